@@ -1,0 +1,3 @@
+from lingchat.cli import main
+
+raise SystemExit(main())
