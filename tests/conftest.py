@@ -1,0 +1,46 @@
+"""What many tests share: the real default model, a home of their own, and tools that CI must have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from lingchat.catalog.fetch import fetch_default
+
+IN_CI = os.environ.get("CI") == "true"
+# Read at import, before any test changes the environment.
+TEST_CACHE = Path(os.environ.get("LINGCHAT_TEST_CACHE") or platformdirs.user_cache_path("lingchat") / "tests")
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """The default model's GGUF, fetched through the catalog once and kept between runs. Never skipped."""
+    return fetch_default(TEST_CACHE / "models")
+
+
+@pytest.fixture(autouse=True)
+def lingchat_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Config, data, state and cache of every test lie in a folder of its own, never in the user's."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("LINGCHAT_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def need_tool() -> Callable[[str], str]:
+    """`need_tool("tmux")` gives its path; a missing tool fails in CI and skips, by name, elsewhere."""
+    return _need_tool
+
+
+def _need_tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None and IN_CI:
+        pytest.fail(f"{name} is not installed: add it to tests/system-packages.txt", pytrace=False)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
