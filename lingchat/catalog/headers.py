@@ -36,6 +36,8 @@ from lingchat.catalog.header_checks import (
 from lingchat.errors import ModelNotFound, UnsupportedModel
 from lingchat.kernels.blocks import GGML_TYPES, SAFETENSORS_TYPES, Block
 
+__all__ = ["GGUFHeader", "SafetensorsHeader", "TensorInfo", "read_gguf", "read_safetensors_folder"]
+
 _ALIGNMENT = 32  # GGUF's default for `general.alignment`
 _MAX_DIMS = 4  # GGML_MAX_DIMS
 _MAX_ARRAY = 1 << 24  # values in one array; the largest vocabularies have a million
@@ -85,7 +87,7 @@ def read_gguf(path: Path | str) -> GGUFHeader:
             bad(
                 path,
                 f"part of a model split into {count} files, but its name does not say which part",
-                f"Give the parts their names back: NAME-00001-of-0000N.gguf and so on.",
+                "Give the parts their names back: NAME-00001-of-0000N.gguf and so on.",
             )
         return GGUFHeader(path, version, metadata, tensors, (path,))
     return _read_split(path, match["stem"], int(match["no"]), int(match["count"]))

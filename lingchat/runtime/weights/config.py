@@ -1,0 +1,154 @@
+"""`ModelConfig`: what a dense decoder is, in one vocabulary for GGUF and Hugging Face files; and the reading of keys.
+
+The rule of both readers (`gguf.py`, `safetensors.py`): every key of a model's configuration is either read, or known
+to change no number, or refused by name with its value. A key nobody looked at is how a model answers nonsense.
+
+Knows no files. No torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from lingchat.errors import ModelFileError, UnsupportedModel
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and switches of a dense decoder (Llama, Qwen2, Qwen3).
+
+    Rope: frequency i of `rope_dim // 2` is `rope_base ** (-2 i / rope_dim) / rope_factors[i]`; the pair it rotates is
+    (2i, 2i + 1) when `rope_adjacent`, else (i, i + rope_dim // 2). Head dimensions from `rope_dim` on are not rotated.
+    """
+
+    architecture: str  # Hugging Face's class name: "LlamaForCausalLM"
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int  # rows of the embedding; the tokenizer may know fewer
+    context: int  # longest position range the model was made for
+    rope_base: float
+    rope_dim: int
+    rope_adjacent: bool
+    rope_factors: tuple[float, ...] | None
+    norm_eps: float
+    qkv_bias: bool
+    qk_norm: bool
+    tied: bool  # the head is the embedding
+
+    def __post_init__(self) -> None:
+        wrong = [
+            (self.heads % self.kv_heads != 0, f"{self.heads} heads do not divide into {self.kv_heads} KV heads"),
+            (self.rope_dim % 2 != 0, f"the rotated width {self.rope_dim} is odd"),
+            (self.rope_dim > self.head_dim, f"the rotated width {self.rope_dim} exceeds the head's {self.head_dim}"),
+            (
+                self.rope_factors is not None and len(self.rope_factors) != self.rope_dim // 2,
+                f"{len(self.rope_factors or ())} rope factors for {self.rope_dim // 2} frequencies",
+            ),
+            (
+                self.rope_factors is not None and not all(0 < f < math.inf for f in self.rope_factors),
+                "a rope factor is not a positive number",
+            ),
+        ]
+        for is_wrong, text in wrong:
+            if is_wrong:
+                raise ModelFileError(f"The model's configuration contradicts itself: {text}. Fetch the model again.")
+
+
+def llama3_factors(
+    base: float, dim: int, *, factor: float, low: float, high: float, original_context: float
+) -> tuple[float, ...]:
+    """The divisors of Llama 3's rope scaling, one a frequency (`dim // 2`).
+
+    Wavelengths below `original_context / high` stay, those above `original_context / low` are stretched by `factor`,
+    between them the frequency is interpolated. As `_compute_llama3_parameters` in transformers and llama.cpp's
+    converter.
+    """
+    factors = []
+    for i in range(dim // 2):
+        wavelength = 2 * math.pi * base ** (2 * i / dim)
+        if wavelength < original_context / high:
+            factors.append(1.0)
+        elif wavelength > original_context / low:
+            factors.append(factor)
+        else:
+            smooth = (original_context / wavelength - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    return tuple(factors)
+
+
+class Keys:
+    """One reading of a configuration: every key asked for is checked, `refuse_rest` meets those nobody asked for.
+
+    `where` begins every error, `prefix` is put before a key's name to look it up. A key that is null counts as absent.
+    """
+
+    def __init__(self, where: str, values: dict[str, Any], prefix: str = "") -> None:
+        self.where = where
+        self.prefix = prefix
+        self.values = {key: value for key, value in values.items() if key.startswith(prefix) and value is not None}
+        self.seen: set[str] = set()
+
+    def get(self, key: str) -> Any:
+        """The raw value, or None."""
+        self.seen.add(self.prefix + key)
+        return self.values.get(self.prefix + key)
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A positive whole number. A list of equal ones, one a layer as GGUF allows, counts as that one."""
+        value = self.get(key)
+        if isinstance(value, list) and value:
+            if any(other != value[0] for other in value):
+                self.refuse(key, value, "sizes that differ from layer to layer are not supported")
+            value = value[0]
+        if value is None:
+            value = default
+        if type(value) is not int or not 0 < value < 2**31:
+            self._wrong(key, value, "a whole number above 0")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number above 0."""
+        value = self.get(key)
+        if value is None:
+            value = default
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            self._wrong(key, value, "a number above 0")
+        return float(value)
+
+    def only(self, key: str, *allowed: Any) -> None:
+        """The key is absent, or one of the values that leave the computation as it is."""
+        value = self.get(key)
+        if value is not None and not any(type(value) is type(v) and value == v for v in allowed):
+            self.refuse(key, value, f"only {' or '.join(repr(v) for v in allowed) or 'null'} is supported")
+
+    def ignore(self, keys: Iterable[str]) -> None:
+        """These change no number."""
+        self.seen.update(self.prefix + key for key in keys)
+
+    def refuse(self, key: str, value: Any, why: str) -> NoReturn:
+        raise UnsupportedModel(f"{self.where}: {self.prefix}{key} = {_short(value)}: {why}. Use another model.")
+
+    def refuse_rest(self) -> None:
+        """Raises UnsupportedModel naming every key, with its value, that was neither read nor ignored."""
+        rest = {key: value for key, value in self.values.items() if key not in self.seen}
+        if rest:
+            names = ", ".join(f"{key} = {_short(value)}" for key, value in sorted(rest.items()))
+            raise UnsupportedModel(
+                f"{self.where}: not understood, and may change what the model computes: {names}. Use another model."
+            )
+
+    def _wrong(self, key: str, value: Any, wanted: str) -> NoReturn:
+        said = "is missing" if value is None else f"is {_short(value)}"
+        raise ModelFileError(f"{self.where}: {self.prefix}{key} {said}; it must be {wanted}. Fetch the model again.")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,133 @@
+"""`ModelConfig` from a GGUF header (`<arch>.*` keys). Knows the keys and what each means, no tensors' values.
+
+Sources: the gguf package's key tables, llama.cpp's loaders of `llama`, `qwen2` and `qwen3`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from lingchat.catalog.headers import GGUFHeader, TensorInfo
+from lingchat.errors import ModelFileError, UnsupportedModel
+from lingchat.runtime.weights.config import Keys, ModelConfig
+
+ROPE_FREQS = "rope_freqs.weight"
+
+# general.architecture: (Hugging Face's class, adjacent rope pairs, q/k norm). llama.cpp's converter permutes the rows
+# of q and k a head for `llama` alone, so that a pair lies side by side.
+ARCHITECTURES = {
+    "llama": ("LlamaForCausalLM", True, False),
+    "qwen2": ("Qwen2ForCausalLM", False, False),
+    "qwen3": ("Qwen3ForCausalLM", False, True),
+}
+
+# Switches of other variants of these architectures: absent, or at a value that changes nothing.
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.scale": (0.0,),
+    "attention.sliding_window": (0,),
+    "embedding_scale": (0.0, 1.0),
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "logit_scale": (0.0, 1.0),
+    "nextn_predict_layers": (0,),
+    "pooling_type": (0,),
+    "residual_scale": (0.0, 1.0),
+    "rope.scale_linear": (1.0,),
+    "rope.scaling.type": ("none",),
+    "rope.scaling.factor": (0.0, 1.0),
+    "rope.scaling.attn_factor": (1.0,),
+    "use_parallel_residual": (False,),
+}
+# Notes of the converter, and parameters of a rope scaling that `rope.scaling.type` above says is off.
+_HARMLESS = ("tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned")
+
+
+def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) -> ModelConfig:
+    """The configuration a GGUF header states. `read` gives a tensor's bytes; only `rope_freqs.weight` is asked for.
+
+    Raises UnsupportedModel for an architecture or a key that is not understood, ModelFileError for a contradiction.
+    """
+    where, metadata, tensors = str(header.path), header.metadata, header.tensors
+    kind = metadata.get("general.type", "model")
+    if kind != "model":
+        raise UnsupportedModel(f"{where}: general.type is {kind!r}. Only complete models can be run.")
+    name = metadata.get("general.architecture")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise UnsupportedModel(
+            f"{where}: the architecture {name!r} is not supported. Known: {', '.join(ARCHITECTURES)}."
+        )
+    architecture, adjacent, qk_norm = ARCHITECTURES[name]
+    keys = Keys(where, metadata, f"{name}.")
+    hidden, heads = keys.count("embedding_length"), keys.count("attention.head_count")
+    layers = keys.count("block_count")
+    if layers > len(tensors):
+        raise ModelFileError(
+            f"{where}: {name}.block_count is {layers}, but the file holds {len(tensors)} tensors. Fetch it again."
+        )
+    head_dim = _head_dim(keys, hidden, heads)
+    rope_dim = keys.count("rope.dimension_count", head_dim)
+    for key, allowed in _NEUTRAL.items():
+        keys.only(key, *allowed)
+    keys.ignore(_HARMLESS)
+    config = ModelConfig(
+        architecture=architecture,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=keys.count("attention.head_count_kv", heads),
+        head_dim=head_dim,
+        ffn=keys.count("feed_forward_length"),
+        vocab=_vocab(header, keys),
+        context=keys.count("context_length"),
+        rope_base=keys.number("rope.freq_base", 10000.0),
+        rope_dim=rope_dim,
+        rope_adjacent=adjacent,
+        rope_factors=_rope_factors(header, read) if name == "llama" else None,
+        norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
+        qkv_bias=name == "qwen2" or (name == "llama" and "blk.0.attn_q.bias" in tensors),
+        qk_norm=qk_norm,
+        tied="output.weight" not in tensors,
+    )
+    keys.refuse_rest()
+    return config
+
+
+def _head_dim(keys: Keys, hidden: int, heads: int) -> int:
+    if keys.get("attention.key_length") is None and hidden % heads:
+        raise ModelFileError(f"{keys.where}: {hidden} dimensions do not divide into {heads} heads. Fetch it again.")
+    head_dim = keys.count("attention.key_length", hidden // heads)
+    if keys.count("attention.value_length", head_dim) != head_dim:
+        keys.refuse("attention.value_length", keys.get("attention.value_length"), f"keys have {head_dim} dimensions")
+    return head_dim
+
+
+def _vocab(header: GGUFHeader, keys: Keys) -> int:
+    """The embedding's rows. The token list may be shorter (rows without a token), never longer."""
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise ModelFileError(f"{header.path}: token_embd.weight is missing or no matrix. Fetch the file again.")
+    rows = embedding.shape[0]
+    tokens = header.metadata.get("tokenizer.ggml.tokens", [])
+    said = keys.count("vocab_size", rows)
+    if said != rows or len(tokens) > rows:
+        raise ModelFileError(
+            f"{header.path}: the embedding has {rows} rows, vocab_size is {said}, {len(tokens)} tokens are listed. "
+            "They do not fit together; fetch the file again."
+        )
+    return rows
+
+
+def _rope_factors(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) -> tuple[float, ...] | None:
+    """Llama 3's divisors, which GGUF stores as a tensor of their own."""
+    info = header.tensors.get(ROPE_FREQS)
+    if info is None:
+        return None
+    if info.type != "F32" or len(info.shape) != 1:
+        raise ModelFileError(
+            f"{header.path}: {ROPE_FREQS} is {info.type} {info.shape}, not a list of F32. Fetch it again."
+        )
+    return struct.unpack(f"<{info.shape[0]}f", read(info))

@@ -1,0 +1,224 @@
+"""`ModelConfig` from a Hugging Face `config.json`. Dispatches on `architectures`, never on `model_type`.
+
+Sources: transformers' configuration and modelling files of llama, qwen2 and qwen3, before and after version 5 (which
+writes `rope_parameters` where `rope_theta` and `rope_scaling` were).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lingchat.catalog.headers import SafetensorsHeader
+from lingchat.errors import ModelFileError, UnsupportedModel
+from lingchat.runtime.weights.config import Keys, ModelConfig, llama3_factors
+
+# The class: (bias on q, k and v; q/k norm).
+ARCHITECTURES = {
+    "LlamaForCausalLM": (False, False),
+    "Qwen2ForCausalLM": (True, False),
+    "Qwen3ForCausalLM": (False, True),
+}
+
+# Keys that change no number of a forward pass: how it was trained, saved, is run, or how text is sampled from it.
+_HARMLESS = frozenset(
+    [
+        "architectures",
+        "model_type",
+        "torch_dtype",
+        "dtype",
+        "transformers_version",
+        "_name_or_path",
+        "name_or_path",
+        "transformers.js_config",
+        "initializer_range",
+        "use_cache",
+        "attention_dropout",
+        "pretraining_tp",
+        "max_window_layers",
+        "is_llama_config",
+        "tokenizer_class",
+        "attn_implementation",
+        "_attn_implementation_autoset",
+        "unsloth_version",
+        "unsloth_fixed",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "sep_token_id",
+        "decoder_start_token_id",
+        "prefix",
+        "task_specific_params",
+        "output_attentions",
+        "output_hidden_states",
+        "output_scores",
+        "return_dict",
+        "return_dict_in_generate",
+        "torchscript",
+        "use_bfloat16",
+        "tf_legacy_loss",
+        "id2label",
+        "label2id",
+        "finetuning_task",
+        "problem_type",
+        "chunk_size_feed_forward",
+        "max_length",
+        "min_length",
+        "do_sample",
+        "early_stopping",
+        "num_beams",
+        "num_beam_groups",
+        "diversity_penalty",
+        "temperature",
+        "top_k",
+        "top_p",
+        "typical_p",
+        "repetition_penalty",
+        "length_penalty",
+        "no_repeat_ngram_size",
+        "encoder_no_repeat_ngram_size",
+        "bad_words_ids",
+        "num_return_sequences",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "remove_invalid_values",
+        "exponential_decay_length_penalty",
+        "suppress_tokens",
+        "begin_suppress_tokens",
+    ]
+)
+
+# Switches that must be absent, null, or at the value that leaves the computation as it is.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "mlp_bias": (False,),
+    "rope_interleaved": (False,),
+    "use_mrope": (False,),
+    "partial_rotary_factor": (1.0, 1),
+    "quantization_config": (),
+    "is_decoder": (False, True),
+    "is_encoder_decoder": (False,),
+    "add_cross_attention": (False,),
+    "cross_attention_hidden_size": (),
+    "tie_encoder_decoder": (False,),
+    "pruned_heads": ({},),
+}
+
+
+def hf_config(header: SafetensorsHeader) -> ModelConfig:
+    """The configuration of a folder's `config.json`.
+
+    Raises UnsupportedModel for an architecture or a key that is not understood, ModelFileError for a contradiction.
+    """
+    where, raw = str(header.folder / "config.json"), header.config
+    architecture = _architecture(where, raw)
+    qkv_bias, qk_norm = ARCHITECTURES[architecture]
+    keys = Keys(where, raw)
+    hidden, heads, layers = (
+        keys.count("hidden_size"),
+        keys.count("num_attention_heads"),
+        keys.count("num_hidden_layers"),
+    )
+    if layers > len(header.tensors):
+        raise ModelFileError(
+            f"{where}: num_hidden_layers is {layers}, but there are {len(header.tensors)} tensors. Fetch it again."
+        )
+    if keys.get("head_dim") is None and hidden % heads:
+        raise ModelFileError(f"{where}: hidden_size {hidden} does not divide into {heads} heads. Fetch it again.")
+    # Qwen3 has heads of 128 unless told otherwise; the others split the hidden size.
+    head_dim = keys.count("head_dim", 128 if architecture == "Qwen3ForCausalLM" else hidden // heads)
+    context = keys.count("max_position_embeddings")
+    if keys.get("hidden_act") != "silu":
+        keys.refuse("hidden_act", keys.get("hidden_act"), "only 'silu' is supported")
+    if architecture == "Qwen2ForCausalLM":
+        keys.ignore(("attention_bias",))  # its class has the bias in any case; the tensors are checked
+    else:
+        keys.only("attention_bias", False)
+    _full_attention(keys, layers, context)
+    for key, allowed in _NEUTRAL.items():
+        keys.only(key, *allowed)
+    keys.ignore(_HARMLESS)
+    base, factors = _rope(keys, head_dim)
+    config = ModelConfig(
+        architecture=architecture,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=keys.count("num_key_value_heads", heads),
+        head_dim=head_dim,
+        ffn=keys.count("intermediate_size"),
+        vocab=keys.count("vocab_size"),
+        context=context,
+        rope_base=base,
+        rope_dim=head_dim,
+        rope_adjacent=False,
+        rope_factors=factors,
+        norm_eps=keys.number("rms_norm_eps"),
+        qkv_bias=qkv_bias,
+        qk_norm=qk_norm,
+        tied=_tied(keys, header),
+    )
+    keys.refuse_rest()
+    return config
+
+
+def _architecture(where: str, raw: dict[str, Any]) -> str:
+    names = raw.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in ARCHITECTURES:
+        said = f"architectures is {names!r}" if names else "it names no architectures"
+        raise UnsupportedModel(f"{where}: {said}. Known: {', '.join(ARCHITECTURES)}.")
+    return str(names[0])
+
+
+def _tied(keys: Keys, header: SafetensorsHeader) -> bool:
+    """What the config says; where it says nothing, the head is tied when there is none of its own.
+
+    An explicit `false` without a head is not taken as tied: a lost file would pass for a smaller model.
+    """
+    said = keys.get("tie_word_embeddings")
+    if said is None:
+        return "lm_head.weight" not in header.tensors
+    if not isinstance(said, bool):
+        keys.refuse("tie_word_embeddings", said, "only true or false is possible")
+    return said
+
+
+def _full_attention(keys: Keys, layers: int, context: int) -> None:
+    """Every layer sees the whole context, or the model is refused."""
+    window, used = keys.get("sliding_window"), keys.get("use_sliding_window")
+    kinds = keys.get("layer_types")
+    if kinds is not None and kinds != ["full_attention"] * layers:
+        keys.refuse("layer_types", sorted(set(map(str, kinds))), "only full_attention in every layer is supported")
+    if used is False or window is None:
+        return
+    if used is None and type(window) is int and window >= context:
+        return  # a window that nothing ever leaves
+    keys.refuse("sliding_window", window, "sliding-window attention is not supported")
+
+
+def _rope(keys: Keys, head_dim: int) -> tuple[float, tuple[float, ...] | None]:
+    """Base and divisors, from `rope_theta` and `rope_scaling` or from transformers 5's `rope_parameters`."""
+    base = keys.number("rope_theta", 10000.0)
+    factors = None
+    for outer in ("rope_scaling", "rope_parameters"):
+        scaling = keys.get(outer)
+        if scaling is None:
+            continue
+        if not isinstance(scaling, dict):
+            keys.refuse(outer, scaling, "only a table of values is possible")
+        inner = Keys(keys.where, {f"{outer}.{key}": value for key, value in scaling.items()}, f"{outer}.")
+        base = inner.number("rope_theta", base)
+        kind, old_kind = inner.get("rope_type"), inner.get("type")
+        kind = old_kind if kind is None else kind
+        inner.only("partial_rotary_factor", 1.0, 1)
+        if kind == "llama3":
+            factors = llama3_factors(
+                base,
+                head_dim,
+                factor=inner.number("factor"),
+                low=inner.number("low_freq_factor"),
+                high=inner.number("high_freq_factor"),
+                original_context=inner.number("original_max_position_embeddings"),
+            )
+        elif kind not in (None, "default"):
+            inner.refuse("rope_type", kind, "only llama3 rope scaling is supported")
+        inner.refuse_rest()
+    return base, factors
