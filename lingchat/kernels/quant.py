@@ -1,0 +1,219 @@
+"""Weight formats to numbers: every block format that files use, decoded in torch; and int8 rows for the CPU product.
+
+This is the plain twin: kernels that work on packed blocks directly are judged against it. It is bit-equal to ggml's
+reference (`dequantize_row_*` in ggml-quants.c, and the gguf package): the same products and sums, each rounded to fp32.
+Block layouts, little endian, fields in order; `d`, `m` and `dmin` are fp16:
+
+    Q4_0  d, 16 bytes of nibbles                           d * (q - 8)
+    Q4_1  d, m, 16 bytes of nibbles                        d * q + m
+    Q5_0  d, 4 bytes of fifth bits, 16 bytes of nibbles    d * (q - 16)
+    Q5_1  d, m, 4 bytes of fifth bits, 16 bytes of nibbles d * q + m
+    Q8_0  d, 32 int8                                       d * q
+    Q4_K  d, dmin, 12 bytes of scales, 128 of nibbles                     (d * scale) * q - dmin * min
+    Q5_K  d, dmin, 12 bytes of scales, 32 of fifth bits, 128 of nibbles   (d * scale) * q - dmin * min
+    Q6_K  128 bytes of nibbles, 64 of upper bit pairs, 16 int8 scales, d  (d * scale) * (q - 32)
+
+A byte's low nibble belongs to the first half of its group (a block of 32, or 64 values of a K block), the high nibble
+to the second. Bytes read: the weights once; written: 4 a value. Knows no files and no models.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+
+from lingchat.errors import ModelFileError
+from lingchat.kernels.blocks import BLOCKS, DECODABLE
+
+_CHUNK = 1 << 20  # values decoded at a time, so that the intermediates stay in cache and small
+_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class Raw(Protocol):
+    """An undecoded tensor, as `runtime.weights.load.RawTensor`."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def data(self) -> memoryview: ...
+
+
+def raw_bytes(data: memoryview) -> torch.Tensor:
+    """A uint8 tensor over `data`, without a copy. Of a read-only map it must never be written to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
+        return torch.frombuffer(data, dtype=torch.uint8)
+
+
+def to_torch(raw: Raw, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A raw tensor as numbers, in memory of its own."""
+    return decode(raw_bytes(raw.data), raw.type, raw.shape, dtype)
+
+
+def decode(data: torch.Tensor, type: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """`data` (uint8, [bytes]) of a weight format as a new tensor of `shape`, decoded in fp32, rounded once to `dtype`.
+
+    Raises ValueError when `type` is not one of DECODABLE or the number of bytes does not belong to `shape`.
+    """
+    blocks = _blocks(data, type, shape)
+    out = torch.empty(math.prod(shape), dtype=dtype, device=data.device)
+    at = 0
+    for values in _decoded(blocks, type, max(1, _CHUNK // BLOCKS[type].values)):
+        out[at : at + values.numel()] = values.flatten()
+        at += values.numel()
+    return out.view(tuple(shape))
+
+
+def quantize_rows_int8(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """fp32 [N, K] as int8 [N, K] and one bf16 scale a row [N], for `torch._weight_int8pack_mm` with bf16 activations.
+
+    The scale is the row's largest magnitude / 127, rounded *up* to bf16 before the row is divided by it: the product
+    multiplies by exactly the number that the row was divided by, and no value exceeds 127. A row of zeros has the
+    smallest normal scale. Raises ModelFileError for a weight that is not finite.
+    """
+    largest = w.abs().amax(dim=1)
+    if not torch.isfinite(largest).all():
+        raise ModelFileError("A weight is not a finite number: the weight file is damaged. Fetch it again.")
+    scale = _round_up_bf16((largest / 127).clamp(min=torch.finfo(torch.bfloat16).tiny))
+    q = (w / scale.float()[:, None]).round_().to(torch.int8)
+    return q, scale
+
+
+def int8_rows(raw: Raw) -> tuple[torch.Tensor, torch.Tensor]:
+    """`quantize_rows_int8` of a raw matrix, a few rows at a time: never the whole matrix in fp32."""
+    n, k = raw.shape
+    blocks = _blocks(raw_bytes(raw.data), raw.type, raw.shape)
+    q, scale = torch.empty(n, k, dtype=torch.int8), torch.empty(n, dtype=torch.bfloat16)
+    rows = max(1, _CHUNK // k)
+    at = 0
+    for values in _decoded(blocks, raw.type, rows * k // BLOCKS[raw.type].values):
+        some = values.reshape(-1, k)
+        q[at : at + len(some)], scale[at : at + len(some)] = quantize_rows_int8(some)
+        at += len(some)
+    return q, scale
+
+
+def _round_up_bf16(x: torch.Tensor) -> torch.Tensor:
+    """Positive finite fp32 to the smallest bf16 that is not below it."""
+    return ((x.view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32).to(torch.bfloat16)
+
+
+def _blocks(data: torch.Tensor, type: str, shape: Sequence[int]) -> torch.Tensor:
+    """The bytes as [blocks, bytes of a block]."""
+    if type not in DECODABLE:
+        raise ValueError(f"no decoder for the weight type {type}")
+    block = BLOCKS[type]
+    count, rest = divmod(math.prod(shape), block.values)
+    if rest or data.numel() != count * block.nbytes:
+        raise ValueError(f"{data.numel()} bytes are no {type} of shape {tuple(shape)}")
+    return data.view(count, block.nbytes)
+
+
+def _decoded(blocks: torch.Tensor, type: str, step: int) -> Iterator[torch.Tensor]:
+    """The values of `step` blocks after the other, fp32 [blocks, values of a block]."""
+    decoder = _DECODERS[type]
+    for start in range(0, len(blocks), step):
+        yield decoder(blocks[start : start + step])
+
+
+def _field(b: torch.Tensor, start: int, nbytes: int, dtype: torch.dtype) -> torch.Tensor:
+    """Bytes of each block as numbers of `dtype`, in fp32. The copy aligns them."""
+    return b[:, start : start + nbytes].contiguous().view(dtype).float()
+
+
+def _nibbles(b: torch.Tensor) -> torch.Tensor:
+    """[..., n] bytes to [..., 2 n]: all low nibbles, then all high ones."""
+    return torch.cat((b & 15, b >> 4), dim=-1)
+
+
+def _bits(b: torch.Tensor, count: int, width: int) -> torch.Tensor:
+    """[n, m] bytes to [n, count, m]: field i of each byte, `width` bits from bit `i * width` on."""
+    shift = torch.arange(0, count * width, width, dtype=torch.uint8, device=b.device)
+    return (b[:, None, :] >> shift[None, :, None]) & ((1 << width) - 1)
+
+
+def _fifth_bits(b: torch.Tensor) -> torch.Tensor:
+    """[n, 4] bytes to [n, 32]: bit i of the 32-bit word as 0 or 16."""
+    return (_bits(b, 8, 1) << 4).transpose(1, 2).reshape(-1, 32)
+
+
+def _float(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda b: _field(b, 0, b.shape[1], dtype)
+
+
+def _q4_0(b: torch.Tensor) -> torch.Tensor:
+    return _field(b, 0, 2, torch.float16) * (_nibbles(b[:, 2:]).float() - 8)
+
+
+def _q4_1(b: torch.Tensor) -> torch.Tensor:
+    return _field(b, 0, 2, torch.float16) * _nibbles(b[:, 4:]).float() + _field(b, 2, 2, torch.float16)
+
+
+def _q5_0(b: torch.Tensor) -> torch.Tensor:
+    q = _nibbles(b[:, 6:]) | _fifth_bits(b[:, 2:6])
+    return _field(b, 0, 2, torch.float16) * (q.float() - 16)
+
+
+def _q5_1(b: torch.Tensor) -> torch.Tensor:
+    q = _nibbles(b[:, 8:]) | _fifth_bits(b[:, 4:8])
+    return _field(b, 0, 2, torch.float16) * q.float() + _field(b, 2, 2, torch.float16)
+
+
+def _q8_0(b: torch.Tensor) -> torch.Tensor:
+    return _field(b, 0, 2, torch.float16) * _field(b, 2, 32, torch.int8)
+
+
+def _k_scales(b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """12 bytes to eight 6-bit scales and eight 6-bit minima, each fp32 [n, 8, 1].
+
+    Bytes 0-3 hold scales 0-3 and bytes 4-7 minima 0-3 in their low six bits. Their upper two bits are the upper two of
+    scales and minima 4-7, whose low four are the nibbles of bytes 8-11 (scales low, minima high).
+    """
+    first, second, third = b[:, 0:4], b[:, 4:8], b[:, 8:12]
+    scale = torch.cat((first & 63, (third & 15) | (first >> 6 << 4)), dim=1)
+    minimum = torch.cat((second & 63, (third >> 4) | (second >> 6 << 4)), dim=1)
+    return scale.float()[:, :, None], minimum.float()[:, :, None]
+
+
+def _k_blocks(b: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Q4_K and Q5_K alike: `q` uint8 [n, 8, 32], eight groups of 32 with a scale and a minimum each."""
+    scale, minimum = _k_scales(b[:, 4:16])
+    d, dmin = _field(b, 0, 2, torch.float16)[:, :, None], _field(b, 2, 2, torch.float16)[:, :, None]
+    return ((d * scale) * q.float() - dmin * minimum).flatten(1)
+
+
+def _q4_k(b: torch.Tensor) -> torch.Tensor:
+    return _k_blocks(b, _nibbles(b[:, 16:].reshape(-1, 4, 32)).view(-1, 8, 32))
+
+
+def _q5_k(b: torch.Tensor) -> torch.Tensor:
+    low = _nibbles(b[:, 48:].reshape(-1, 4, 32)).view(-1, 8, 32)
+    return _k_blocks(b, low | (_bits(b[:, 16:48], 8, 1) << 4))
+
+
+def _q6_k(b: torch.Tensor) -> torch.Tensor:
+    # Two halves of 128 values: 64 bytes of nibbles and 32 bytes of bit pairs each.
+    low = _nibbles(b[:, :128].reshape(-1, 2, 64)).view(-1, 2, 128)
+    high = _bits(b[:, 128:192].reshape(-1, 32), 4, 2).view(-1, 2, 128)
+    q = (low | (high << 4)).float() - 32
+    scale = _field(b, 192, 16, torch.int8) * _field(b, 208, 2, torch.float16)
+    return (scale[:, :, None] * q.view(-1, 16, 16)).flatten(1)
+
+
+_DECODERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    **{name: _float(dtype) for name, dtype in _FLOATS.items()},
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}
