@@ -1,0 +1,250 @@
+"""Splits streamed Markdown into finished top-level blocks and a growing tail.
+
+`BlockSplitter.append` takes any chunking. It decides only on whole lines, parses only the tail and only when a new line
+can end the open block, so a flush costs what the tail costs, never what the message costs. `finish` parses the whole
+text once; its blocks are the truth, whatever the chunking was. Blocks seen earlier differ from it only where later text
+reaches back (a link reference defined below its use), and `Block.digest` says which.
+
+HTML is off: what the model wrote as tags is text and is shown. The source is never altered: offsets count characters of
+the text as it arrived, and the code of a fence is the code that was written.
+
+Knows markdown-it; knows no widgets, no styles, no widths.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+
+_CORE_BLOCK = ["block"]
+_CORE_INLINE = ["inline", "linkify", "text_join"]
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_KINDS = {
+    "paragraph_open": "paragraph",
+    "heading_open": "heading",
+    "bullet_list_open": "bullet_list",
+    "ordered_list_open": "ordered_list",
+    "blockquote_open": "blockquote",
+    "table_open": "table",
+    "fence": "fence",
+    "code_block": "code_block",
+    "hr": "hr",
+}
+
+
+def _parser(core: list[str]) -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False, "linkify": True}).enable(["table", "strikethrough"])
+    parser.core.ruler.enableOnly(core)
+    if parser.linkify is None:  # textual brings linkify-it; without it markdown-it only fails at the first link
+        raise RuntimeError("linkify-it-py is missing")
+    parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False, "fuzzy_ip": False})
+    return parser
+
+
+_BLOCKS = _parser(_CORE_BLOCK)
+_INLINE = _parser(_CORE_INLINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One top-level block. `start` and `end` bound its lines in the message's text; `tokens` hold its inline parts."""
+
+    kind: str
+    start: int
+    end: int
+    tokens: tuple[Token, ...]
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Equal for blocks that look and read the same; 16 bytes over kind, tokens and their inline children."""
+        digest = blake2b(self.kind.encode(), digest_size=16)
+        for token in self.tokens:
+            _update(digest, token)
+            for child in token.children or ():
+                _update(digest, child)
+        return digest.digest()
+
+    @cached_property
+    def codes(self) -> tuple[str, ...]:
+        """The source of each fence or indented code block inside, in order, exactly as written."""
+        return tuple(token.content for token in self.tokens if token.type in ("fence", "code_block"))
+
+
+def _update(digest: Any, token: Token) -> None:
+    fields = (token.type, token.tag, token.level, token.content, token.info, sorted(token.attrs.items()), token.hidden)
+    digest.update(repr(fields).encode("utf-8", "surrogatepass"))
+
+
+def parse(text: str) -> list[Block]:
+    """The blocks of the whole `text`: the truth every chunking must reach."""
+    text = _parseable(text)
+    env: dict[str, Any] = {}
+    return _blocks(_run(_BLOCKS, text, [], env), _line_starts(text), 0, env)
+
+
+def _parseable(text: str) -> str:
+    """As long as `text`; a carriage return before a newline is a space, so that lines end as the parser expects."""
+    return text.replace("\r\n", " \n") if "\r" in text else text
+
+
+def _run(parser: MarkdownIt, text: str, tokens: list[Token], env: dict[str, Any]) -> list[Token]:
+    state = StateCore(text, parser, env)
+    state.tokens = tokens
+    parser.core.process(state)
+    return state.tokens
+
+
+def _line_starts(text: str) -> list[int]:
+    """Character offsets at which lines start, with the end of the text as the last entry."""
+    starts = [0]
+    at = text.find("\n")
+    while at >= 0:
+        starts.append(at + 1)
+        at = text.find("\n", at + 1)
+    if starts[-1] != len(text):
+        starts.append(len(text))
+    return starts
+
+
+def _blocks(tokens: Sequence[Token], starts: list[int], base: int, env: dict[str, Any]) -> list[Block]:
+    """Groups block tokens by top-level block and parses their inline parts; lines count from offset `base`."""
+    tokens = _run(_INLINE, "", list(tokens), env)
+    blocks: list[Block] = []
+    group: list[Token] = []
+    last = len(starts) - 1
+    for token in tokens:
+        group.append(token)
+        if token.level == 0 and token.nesting <= 0:
+            first, end = group[0].map or [0, 0]
+            span = (base + starts[min(first, last)], base + starts[min(end, last)])
+            blocks.append(Block(_KINDS[group[0].type], *span, tuple(group)))
+            group = []
+    return blocks
+
+
+@dataclass(frozen=True)
+class Fence:
+    """An open fence at the top level: the language written after it, and where its code starts in the text."""
+
+    info: str
+    start: int
+
+
+class BlockSplitter:
+    """Feeds on chunks; gives finished blocks as early as they are certain."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._held = ""  # a carriage return that may belong to the next chunk's newline
+        self._start = 0  # where the tail starts
+        self._seen = 0  # whole lines up to here are examined
+        self._quiet: Callable[[str], bool] | None = None  # true for a line that cannot end the open block
+        self._env: dict[str, Any] = {}
+        self.fence: Fence | None = None
+
+    @property
+    def start(self) -> int:
+        """Offset of the tail: the text that belongs to no finished block."""
+        return self._start
+
+    @property
+    def tail(self) -> str:
+        return self.text[self._start :]
+
+    def append(self, delta: str) -> list[Block]:
+        """Takes a chunk; returns the blocks it finished."""
+        delta = self._held + delta
+        self._held = ""
+        if delta.endswith("\r"):
+            delta, self._held = delta[:-1], "\r"
+        self.text += delta
+        end = self.text.rfind("\n", self._seen) + 1
+        if end <= self._seen:
+            return []
+        lines = self.text[self._seen : end].split("\n")[:-1]
+        self._seen = end
+        if self._quiet is not None and all(map(self._quiet, lines)):
+            return []
+        return self._split(end)
+
+    def finish(self) -> list[Block]:
+        """The blocks of the whole text, parsed at once; the splitter is then at its end."""
+        self.text += self._held
+        self._held = ""
+        self._start = self._seen = len(self.text)
+        self.fence = None
+        return parse(self.text)
+
+    def _split(self, end: int) -> list[Block]:
+        tail = _parseable(self.text[self._start : end])
+        env: dict[str, Any] = {"references": dict(self._env.get("references", {}))}
+        tokens = _run(_BLOCKS, tail, [], env)
+        tops = [index for index, token in enumerate(tokens) if token.level == 0 and token.nesting >= 0]
+        self._quiet = self.fence = None
+        if not tops:
+            return []
+        starts = _line_starts(tail)
+        last = tokens[tops[-1]]
+        assert last.map is not None
+        if _closed(last, tail, starts):
+            done, cut = len(tokens), starts[last.map[1]]
+        else:
+            done, cut = tops[-1], starts[last.map[0]]
+            self._watch(last, tail[cut:])
+            if self.fence is not None:
+                self.fence = Fence(self.fence.info, self._start + cut + self.fence.start)
+        if not done:
+            return []
+        self._env = env
+        base, self._start = self._start, self._start + cut
+        return _blocks(tokens[:done], starts, base, env)
+
+    def _watch(self, token: Token, source: str) -> None:
+        """Chooses the cheap test that tells whether a line can end the open block.
+
+        A test that wrongly answers "cannot" only delays a block: the next line that can, or the end, sets it right.
+        """
+        kind = _KINDS[token.type]
+        if kind == "fence":
+            closing = _closing(token)
+            self._quiet = lambda line: not closing.fullmatch(line)
+            self.fence = Fence(token.info.strip(), source.index("\n") + 1)
+        elif kind in ("bullet_list", "ordered_list"):
+            marker = re.compile(r"(?:\s*|\s{{2,}}.*|[{}] +[^-*_ ].*|\d+[.)] .*)".format(re.escape(token.markup or "-")))
+            self._quiet = lambda line: marker.fullmatch(line) is not None
+        elif kind == "table":
+            self._quiet = lambda line: line.startswith("|")
+        elif kind == "blockquote":
+            self._quiet = lambda line: line.startswith(">")
+        elif kind == "code_block":
+            self._quiet = lambda line: line.startswith("    ") or not line.strip()
+        else:
+            self._quiet = lambda line: line[:1].isalpha() and "|" not in line
+
+
+def _closing(token: Token) -> re.Pattern[str]:
+    mark = re.escape(token.markup[0])
+    return re.compile(r" {0,3}%s{%d,}\s*" % (mark, len(token.markup)))
+
+
+def _closed(token: Token, tail: str, starts: list[int]) -> bool:
+    """Whether no later line can change this block, the last of `tail` (whole lines only)."""
+    assert token.map is not None
+    first, end = token.map
+    if token.type in ("heading_open", "hr"):
+        return True
+    if token.type == "fence":
+        return (
+            end - first > 1 and _closing(token).fullmatch(tail[starts[end - 1] : starts[end]].rstrip("\n")) is not None
+        )
+    if token.type in ("paragraph_open", "table_open", "blockquote_open") and end < len(starts) - 1:
+        return not tail[starts[end] : starts[end + 1]].strip(" \t\n")
+    return False
