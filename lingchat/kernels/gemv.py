@@ -1,0 +1,123 @@
+"""Matrix times a few rows: y [T, N] = x [T, K] W[N, K]^T + b, with W kept in fp32 or in int8 with a scale a row.
+
+For T up to `MAX_WIDTH` a row's bits do not depend on T: drafting verifies T rows and must find the very numbers that
+one row alone would have given. Beyond that (prefill) plain matrix products are used, which are faster and differ in
+the last bits.
+
+Knows tensors, no models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from lingchat.kernels.quant import quantize_rows_int8
+
+MAX_WIDTH = 16
+_COLUMNS = 32  # torch's int8 kernel reads whole vectors: with an odd K it runs past the row and crashes
+
+
+@dataclass(frozen=True)
+class DenseWeight:
+    """W as it is: [N, K], fp32 or bf16."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+    def table(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of W: fp32 [T, K]."""
+        return self.weight[ids].float()
+
+
+@dataclass(frozen=True)
+class Int8Weight:
+    """W ~ q * scale: q int8 [N, K] with K padded by zeros to a multiple of 32, scale bf16 [N], one a row."""
+
+    q: torch.Tensor
+    scale: torch.Tensor
+    columns: int  # K without the padding
+    bias: torch.Tensor | None = None
+
+    @classmethod
+    def quantize(cls, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Int8Weight:
+        q, scale = quantize_rows_int8(_padded(weight))
+        return cls(q, scale, weight.shape[1], bias)
+
+    @property
+    def nbytes(self) -> int:
+        return self.q.nbytes + self.scale.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+    def dequantize(self) -> torch.Tensor:
+        """W as the int8 product sees it: fp32 [N, K]."""
+        return (self.q.float() * self.scale.float()[:, None])[:, : self.columns]
+
+    def table(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of W: fp32 [T, K]."""
+        return (self.q[ids].float() * self.scale[ids].float()[:, None])[:, : self.columns]
+
+
+def _padded(x: torch.Tensor) -> torch.Tensor:
+    """x [.., K] with zeros up to a whole number of the kernel's columns; x itself where K is one."""
+    missing = -x.shape[-1] % _COLUMNS
+    return F.pad(x, (0, missing)) if missing else x
+
+
+def project(x: torch.Tensor, w: DenseWeight | Int8Weight) -> torch.Tensor:
+    """x fp32 [T, K] -> fp32 [T, N]."""
+    rows = x.shape[0]
+    if isinstance(w, Int8Weight):
+        # Activations are rounded to bf16; the product accumulates each row by itself in fp32 and rounds once to bf16.
+        # For many rows an fp32 matrix product on converted weights is faster than the row-wise int8 kernel; the scale
+        # is of the row of W, so it waits for the result.
+        if rows <= MAX_WIDTH:
+            y = torch._weight_int8pack_mm(_padded(x).bfloat16(), w.q, w.scale).float()
+        else:
+            y = F.linear(_padded(x), w.q.float()) * w.scale.float()
+    elif x.device.type == "cpu" and 1 < rows <= MAX_WIDTH:
+        # The library picks other kernels for other T, with other sums; one call a row is the price of equal bits.
+        # Block by block, the weight is read from memory once and from the cache after that.
+        y = torch.cat(
+            [
+                torch.cat([_linear(x[r : r + 1], block) for r in range(rows)])
+                for block in w.weight.split(_cached_rows(w.weight))
+            ],
+            dim=1,
+        )
+    elif rows == 1:
+        y = torch.cat([_linear(x, block) for block in w.weight.split(_cached_rows(w.weight))], dim=1)
+    else:
+        y = _linear(x, w.weight)
+    return y if w.bias is None else y + w.bias
+
+
+def _cached_rows(weight: torch.Tensor) -> int:
+    """Rows of W in a block of at most 8 MB, which stays in a core's share of the cache while T rows pass over it."""
+    return max(1, (8 << 20) // (weight.shape[1] * weight.element_size()))
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.linear(x.to(weight.dtype), weight).float()
+
+
+def project_vocabulary(x: torch.Tensor, w: DenseWeight | Int8Weight, refine: int = 64) -> torch.Tensor:
+    """Logits fp32 [T, N]. With int8 weights the `refine` largest of each row are computed again in fp32.
+
+    The int8 product rounds its result to bf16, about 0.4 % of a logit: enough to make ties among the best tokens.
+    The refined logits are exact products with the int8 weight; the rest of the row keeps the rounded value.
+    """
+    y = project(x, w)
+    if isinstance(w, DenseWeight) or refine <= 0:
+        return y
+    best = y.topk(min(refine, y.shape[1])).indices
+    for r in range(x.shape[0]):
+        ids = best[r]
+        exact = torch.mv(w.q[ids].float(), _padded(x[r])) * w.scale[ids].float()
+        y[r, ids] = exact if w.bias is None else exact + w.bias[ids]
+    return y
