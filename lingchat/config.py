@@ -1,0 +1,170 @@
+"""Settings, their sources and their origin, and the folders that lingchat uses.
+
+A setting comes from, in this order: a flag, a `LINGCHAT_*` variable, the user's `config.toml`, the default. Each value
+remembers which. A value that cannot be used is refused where it came from: `ConfigError` names file, key and value,
+`UsageError` names the flag; nothing invalid is replaced by a default. Folders follow XDG (platformdirs), and
+`LINGCHAT_HOME` moves all of them under one.
+
+Knows nothing of models, engines or screens: it checks types and ranges, and its users give the values their meaning.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import platformdirs
+
+from lingchat.config_fields import BY_NAME, FIELDS, Field, Invalid
+from lingchat.errors import ConfigError, UsageError
+
+SAMPLING = tuple(field.name for field in FIELDS if field.table == "sampling")
+
+
+class Paths(msgspec.Struct, frozen=True):
+    """The four folders, and what lies in them. None of them is created by asking."""
+
+    config: Path
+    data: Path
+    state: Path
+    cache: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.config / "config.toml"
+
+    @property
+    def sessions(self) -> Path:
+        return self.data / "sessions"
+
+    @property
+    def runs(self) -> Path:
+        """Trace files."""
+        return self.data / "runs"
+
+    @property
+    def models(self) -> Path:
+        return self.data / "models"
+
+    @property
+    def history(self) -> Path:
+        """What was typed at the prompt, as JSONL."""
+        return self.state / "history.jsonl"
+
+
+def paths(env: Mapping[str, str] | None = None) -> Paths:
+    """The folders of this user; `LINGCHAT_HOME` in `env` (default: the process's) puts them all under it."""
+    home = (os.environ if env is None else env).get("LINGCHAT_HOME")
+    if home:
+        root = Path(home).expanduser().absolute()
+        return Paths(root / "config", root / "data", root / "state", root / "cache")
+    dirs = platformdirs.PlatformDirs("lingchat", appauthor=False)
+    return Paths(dirs.user_config_path, dirs.user_data_path, dirs.user_state_path, dirs.user_cache_path)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Every setting. `origins` says for each where its value came from."""
+
+    model: str | None = None  # None: the default model
+    dtype: str = "auto"
+    threads: int = 0  # 0: the engine chooses
+    spec: str | int = "on"  # off, on, or at most so many drafts
+    system: str = ""
+    temperature: float = 0.7
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    max_tokens: int = 0
+    theme: str = "dark"
+    panel: str = "panel"
+    mouse: bool = True
+    private: bool = False  # no history, no session, no trace
+    color: str = "auto"
+    origins: dict[str, str] = {}
+
+    def sampling_fields(self) -> dict[str, Any]:
+        """The arguments of `engines.api.Sampling`."""
+        return {name: getattr(self, name) for name in SAMPLING}
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None, file: Path | None = None
+) -> Settings:
+    """All settings from their sources.
+
+    `flags` maps setting names to values, typed or as typed text; None means that the flag was not given. `file`
+    defaults to the user's `config.toml`, which need not exist.
+    """
+    env = os.environ if env is None else env
+    file = paths(env).config_file if file is None else file
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {field.name: "default" for field in FIELDS}
+    for field, value in read_file(file).items():
+        values[field.name], origins[field.name] = value, str(file)
+    if env.get("NO_COLOR"):
+        values["color"], origins["color"] = "never", "environment NO_COLOR"
+    for field in FIELDS:
+        text = env.get(field.variable)
+        if text is not None:
+            values[field.name] = _checked(field, text, ConfigError, f"the variable {field.variable}")
+            origins[field.name] = f"environment {field.variable}"
+    for name, value in (flags or {}).items():
+        if value is None:
+            continue
+        known = find_field(name, UsageError)
+        values[known.name] = _checked(known, value, UsageError, f"the flag {known.flag}")
+        origins[known.name] = f"flag {known.flag}"
+    return Settings(**values, origins=origins)
+
+
+def read_file(file: Path) -> dict[Field, Any]:
+    """The settings that a TOML file makes, checked; none when it does not exist."""
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}. Mend it or move it away") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    found: dict[Field, Any] = {}
+    for key, value in _flat(table):
+        field = find_field(key, ConfigError, f"{file}: ")
+        if key != field.key:
+            raise ConfigError(
+                f"{file}: {key} belongs in [{field.table}]" if field.table else f"{file}: {key} is {field.key}"
+            )
+        found[field] = _checked(field, value, ConfigError, f"{file}: {key}")
+    return found
+
+
+def find_field(name: str, error: type[ConfigError] | type[UsageError], where: str = "") -> Field:
+    """The field called `name`, with or without its table; otherwise `error`, with the nearest name."""
+    field = BY_NAME.get(name)
+    if field is not None:
+        return field
+    near = difflib.get_close_matches(name, BY_NAME, n=1)
+    hint = f", did you mean {near[0]}?" if near else "; `lingchat config show` lists them"
+    raise error(f"{where}no setting is called {name}{hint}")
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return rows
+
+
+def _checked(field: Field, value: Any, error: type[ConfigError] | type[UsageError], where: str) -> Any:
+    try:
+        return field.check(value)
+    except Invalid as problem:
+        raise error(f"{where} is {value!r}, but must be {problem}") from problem
