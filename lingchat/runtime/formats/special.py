@@ -1,0 +1,44 @@
+"""Which tokens end a reply, where a model file does not say it in so many words.
+
+Knows token texts only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# The end-of-turn and end-of-text tokens of published chat models, as llama.cpp recognises them by text.
+END_TOKENS = frozenset(
+    {
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|return|>",
+        "<|call|>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<eos>",
+        "</s>",
+        "<｜end▁of▁sentence｜>",
+    }
+)
+
+
+def looks_like_end(token: str) -> bool:
+    """True for an end token that nobody writes by chance: its type in the file is then a converter's mistake."""
+    return token in END_TOKENS and token.startswith(("<|", "<｜"))
+
+
+def end_ids(control: Mapping[str, int]) -> frozenset[int]:
+    """The ids among `control` tokens that end a reply."""
+    ends = {id for token, id in control.items() if token in END_TOKENS}
+    if {"<|return|>", "<|call|>"} <= control.keys():
+        ends.discard(control.get("<|end|>", -1))  # there <|end|> closes a part of a reply, not the reply
+    return frozenset(ends)
