@@ -232,7 +232,7 @@ class BlockSplitter:
 
 def _closing(token: Token) -> re.Pattern[str]:
     mark = re.escape(token.markup[0])
-    return re.compile(r" {0,3}%s{%d,}\s*" % (mark, len(token.markup)))
+    return re.compile(rf" {{0,3}}{mark}{{{len(token.markup)},}}\s*")
 
 
 def _closed(token: Token, tail: str, starts: list[int]) -> bool:

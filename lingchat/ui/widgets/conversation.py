@@ -128,6 +128,11 @@ class Conversation(ScrollView, can_focus=True):
         overflow-x: hidden;
         overflow-y: scroll;
         scrollbar-size-vertical: 1;
+        scrollbar-background: $background;
+        scrollbar-background-hover: $background;
+        scrollbar-background-active: $background;
+        scrollbar-color: $foreground 20%;
+        scrollbar-color-hover: $foreground 40%;
         background: $background;
         color: $foreground;
         & > .conversation--user { color: $text-success; text-style: bold; }
