@@ -19,6 +19,26 @@ from lingchat.kernels.blocks import DECODABLE
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 HF_ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 SAFETENSORS_TYPES = ("F32", "F16", "BF16")
+TOKENIZERS = ("gpt2", "llama")
+PRE_TOKENIZERS = frozenset(
+    [
+        "default",
+        "gpt-2",
+        "phi-2",
+        "olmo",
+        "smollm",
+        "starcoder",
+        "refact",
+        "llama-bpe",
+        "llama3",
+        "llama-v3",
+        "falcon3",
+        "smaug-bpe",
+        "qwen2",
+        "deepseek-r1-qwen",
+    ]
+)
+CHATML = ("<|im_start|>", "<|im_end|>")  # a model with these tokens can be spoken to without a template of its own
 
 # llama.cpp's `general.file_type` (llama.h, `enum llama_ftype`): the mixes that a single tensor type does not name.
 _MIXES = {10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M"}
@@ -37,6 +57,7 @@ _EMBEDDERS = frozenset(
         "t5encoder",
     ]
 )
+_BASE = "a base model without a chat template"
 # What a decoder needs at the very least: one byte a weight (int8), and a tenth on top for scales and buffers.
 _BYTES_PER_WEIGHT = 1.1
 
@@ -139,7 +160,20 @@ def _gguf_why_not(path: Path, header: GGUFHeader, architecture: str) -> str:
     scaling = keys.get(f"{architecture}.rope.scaling.type", "none")
     if scaling != "none":
         return f"unsupported rope scaling `{scaling}`"
-    return _types(header, DECODABLE)
+    return _types(header, DECODABLE) or _gguf_text(keys)
+
+
+def _gguf_text(keys: dict[str, Any]) -> str:
+    """What stands against the tokenizer or the template."""
+    kind = keys.get("tokenizer.ggml.model")
+    if kind not in TOKENIZERS:
+        return f"unsupported tokenizer `{kind}`"
+    pre = keys.get("tokenizer.ggml.pre") or "default"
+    if kind == "gpt2" and pre not in PRE_TOKENIZERS:
+        return f"unsupported pre-tokenizer `{pre}`"
+    if "tokenizer.chat_template" not in keys and not set(CHATML) <= set(keys.get("tokenizer.ggml.tokens", ())):
+        return _BASE
+    return ""
 
 
 def _folder(folder: Path) -> About:
@@ -153,8 +187,11 @@ def _folder(folder: Path) -> About:
     architecture = str(names[0]) if isinstance(names, list) and names else ""
     parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
     why_not, problem = _judged(_folder_why_not(folder, header, architecture), parameters)
-    if not why_not and not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
+    if not why_not and not (folder / "tokenizer.json").exists():
         why_not, problem = "incomplete: no tokenizer.json beside the weights", "damaged"
+    template = _has_template(folder)
+    if not why_not and not template and CHATML[0].encode() not in (folder / "tokenizer.json").read_bytes():
+        why_not, problem = _BASE, "unsupported"
     return About(
         folder,
         "safetensors",
@@ -164,7 +201,7 @@ def _folder(folder: Path) -> About:
         parameters=parameters,
         nbytes=sum(part.stat().st_size for part in header.parts),
         context=_whole(config.get("max_position_embeddings")),
-        chat_template=_has_template(folder),
+        chat_template=template,
         why_not=why_not,
         problem=problem,
     )
@@ -188,7 +225,7 @@ def _folder_why_not(folder: Path, header: SafetensorsHeader, architecture: str) 
 
 
 def _has_template(folder: Path) -> bool:
-    if (folder / "chat_template.jinja").exists() or (folder / "chat_template.json").exists():
+    if (folder / "chat_template.jinja").exists():
         return True
     config = folder / "tokenizer_config.json"
     return config.exists() and b'"chat_template"' in config.read_bytes()

@@ -28,13 +28,21 @@ def available() -> int:
         total(),
     )
     limit, used = _cgroup("memory.max"), _cgroup("memory.current")
-    return max(0, min(free, limit - used)) if limit and used else free
+    if not limit or not used:
+        return free
+    # Cached file pages count as used, but the kernel gives them back before it refuses memory.
+    cached = next((int(line.split()[1]) for line in _lines("memory.stat") if line.startswith("inactive_file ")), 0)
+    return max(0, min(free, limit - used + cached))
 
 
 def _cgroup(name: str) -> int:
     """A byte count of this container's group, or 0 where there is no limit."""
-    try:
-        text = (_CGROUP / name).read_text().strip()
-    except OSError:
-        return 0  # no cgroup v2 here
+    text = "".join(_lines(name))
     return int(text) if text.isdigit() else 0
+
+
+def _lines(name: str) -> list[str]:
+    try:
+        return (_CGROUP / name).read_text().splitlines()
+    except OSError:
+        return []  # no control groups of version 2 here
