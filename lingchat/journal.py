@@ -86,6 +86,11 @@ class Journal:
         try:
             self.sync()
         finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Closes without writing what waits. Idempotent."""
+        if not self.closed:
             os.close(self._fd)
             self._fd = -1
 
@@ -105,3 +110,8 @@ def _cut_torn_line(path: Path) -> None:
             keep = start
         if keep < end:
             file.truncate(keep)
+
+
+def utf8(text: str) -> str:
+    """The text as it can be written: what is no Unicode (a file name's stray bytes, half a surrogate pair) becomes ?."""
+    return text.encode("utf-8", "replace").decode()

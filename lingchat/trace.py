@@ -24,7 +24,7 @@ from lingchat import events
 from lingchat.config import paths
 from lingchat.errors import TraceError
 from lingchat.events import AnyEvent, Decode, Error, RunEnd, RunStart, TurnEnd, Warn, rebase
-from lingchat.journal import FLUSH_NS, Journal, private_folder
+from lingchat.journal import FLUSH_NS, Journal, private_folder, utf8
 from lingchat.stats import RunStats, summary
 
 VERSION = 1
@@ -70,11 +70,6 @@ def mask_argv(argv: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(masked)
 
 
-def _utf8(text: str) -> str:
-    """File names need not be UTF-8, JSON must be."""
-    return text.encode("utf-8", "replace").decode()
-
-
 class TraceEncoder:
     """Turns live events into trace lines: times from run start, sequence numbers, masks, figures at the ends.
 
@@ -101,8 +96,8 @@ class TraceEncoder:
             case RunEnd():
                 return msgspec.structs.replace(event, stats=summary(self.stats.total))
             case RunStart():
-                argv = tuple(_utf8(word) for word in mask_argv(event.argv))
-                return msgspec.structs.replace(event, argv=argv, cwd=_utf8(event.cwd))
+                argv = tuple(utf8(word) for word in mask_argv(event.argv))
+                return msgspec.structs.replace(event, argv=argv, cwd=utf8(event.cwd))
             case Warn() | Error():
                 return msgspec.structs.replace(event, message=mask(event.message))
             case _:
