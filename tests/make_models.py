@@ -24,6 +24,7 @@ from lingchat.runtime.weights.config import ModelConfig, llama3_factors
 from lingchat.runtime.weights.names import expected_shapes, gguf_name, hf_name
 
 FAMILIES = ("llama", "llama3", "qwen2", "qwen3")
+QUANTIZABLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")  # what the gguf package can quantise to
 LLAMA3_SCALING = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -39,7 +40,7 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # ids 0, 1 (BOS) and 
 # Pairs joined in this order; each part exists before it is used. "Ġ" is the space of byte-level BPE.
 MERGES = (
     "t h", "h e", "i n", "e r", "a n", "th e", "Ġ t", "Ġ a", "Ġt he", "r e", "o n", "i s", "o u", "l l", "in g", "Ġ s",
-    "an d", "Ġa nd", "y ou", "Ġ w", "e n", "a t", "o r", "Ġ c", "Ċ Ċ", "Ġ Ġ", "ĠĠ ĠĠ",
+    "n d", "Ġa nd", "y ou", "Ġ w", "e n", "a t", "o r", "Ġ c", "Ċ Ċ", "Ġ Ġ", "ĠĠ ĠĠ",
 )  # fmt: skip
 
 
@@ -218,7 +219,7 @@ def write_gguf(
 
     `types` overrides the type of single canonical names. `tensors_per_file` splits the model; the path returned is
     then the first part's. `pad_tokens=False` leaves the head with more rows than there are tokens. `metadata` adds
-    uint32, float, bool or string keys. K quants are random valid blocks, the others are quantised random weights.
+    uint32, float, bool or string keys. K quants are random valid blocks, the others are quantised random weights (see QUANTIZABLE).
     """
     s = default_sizes(family, **sizes)
     arch = {"llama3": "llama"}.get(family, family)
@@ -283,7 +284,7 @@ def _random_tensor(
 ) -> tuple[np.ndarray, torch.Tensor]:
     """The array to write, and the fp32 values that it stands for."""
     qtype = gguf.GGMLQuantizationType[kind]
-    if kind in ("Q4_K", "Q5_K", "Q6_K"):
+    if kind not in QUANTIZABLE:
         data = random_blocks(kind, shape, rng)
     else:
         w = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.08)

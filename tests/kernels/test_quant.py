@@ -8,13 +8,11 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from make_models import random_blocks
+from make_models import QUANTIZABLE, random_blocks
 
 from lingchat.errors import ModelFileError
 from lingchat.kernels import quant
 from lingchat.kernels.blocks import BLOCKS, DECODABLE, GGML_TYPES
-
-QUANTIZABLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 
 
 @dataclass

@@ -121,7 +121,8 @@ class _Mapped:
             self._map.madvise(_MADV_POPULATE_READ, start, info.offset + info.nbytes - start)
         except OSError as error:
             if error.errno != errno.EINVAL:  # Linux before 5.14 does not know the advice; the pages come when touched
-                raise ModelFileError(f"{self._path}: cannot be read ({error.strerror}). Fetch it again.") from error
+                what = f"{self._path}: {info.name} cannot be read ({error.strerror})"
+                raise ModelFileError(f"{what}: the file was changed, or its disk fails. Fetch it again.") from error
 
 
 def open_weights(path: Path | str) -> Weights:
