@@ -13,7 +13,7 @@ from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as RustTokenizer
 
 from lingchat.errors import ModelFileError, UnsupportedModel
-from lingchat.runtime.formats.bytelevel import token_bytes
+from lingchat.runtime.formats.bytelevel import BYTE_TO_CHAR, token_bytes
 from lingchat.runtime.formats.pretokenizers import Split, split_for
 from lingchat.runtime.formats.special import end_ids, looks_like_end
 from lingchat.runtime.formats.spm import SpmBackend
@@ -70,7 +70,13 @@ class BytePairBackend:
         self._tokens = tokens
         self._types = types
         vocabulary = {token: id for id, token in enumerate(tokens)}
-        pairs: list[Any] = [tuple(merge.split(" ", 1)) for merge in merges]
+        # Some vocabularies lack bytes (SmolLM2: 21, mostly control characters). Such a byte has no id, but it stands
+        # between its neighbours and keeps them from being joined: it gets an id past the end, which encode drops.
+        missing = [char for char in BYTE_TO_CHAR.values() if char not in vocabulary]
+        vocabulary |= {char: len(tokens) + n for n, char in enumerate(missing)}
+        self._drops = bool(missing)
+        # A merge listed twice counts where it stands first; the Rust side would take the last.
+        pairs: list[Any] = [tuple(merge.split(" ", 1)) for merge in dict.fromkeys(merges)]
         try:
             bpe = models.BPE(vocabulary, pairs, ignore_merges=split.whole_words)
         except Exception as error:  # the Rust side raises a bare Exception, and TypeError for a merge of one part
@@ -89,7 +95,8 @@ class BytePairBackend:
         )
 
     def encode(self, text: str, *, at_start: bool) -> list[int]:
-        return self._rust.encode(text, add_special_tokens=False).ids
+        ids = self._rust.encode(text, add_special_tokens=False).ids
+        return [id for id in ids if id < len(self._tokens)] if self._drops else ids
 
     def piece(self, id: int) -> bytes:
         token = self.token(id)
@@ -101,7 +108,8 @@ class BytePairBackend:
         return self._tokens[id] if 0 <= id < len(self._tokens) else ""
 
     def id(self, token: str) -> int | None:
-        return self._rust.token_to_id(token)
+        id = self._rust.token_to_id(token)
+        return id if id is not None and id < len(self._tokens) else None
 
 
 def _list(metadata: Mapping[str, Any], name: str) -> list[Any]:
