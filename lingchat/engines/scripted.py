@@ -168,9 +168,11 @@ class ScriptedEngine:
         """The user messages of a replayed trace, in order."""
         return tuple(turn.prompt for turn in self.recorded or ())
 
-    async def start(self) -> AsyncIterator[ev.AnyEvent]:
-        if self._state == "closed":
-            raise EngineCrashed("the engine is closed")
+    async def start(self, model: str | None = None) -> AsyncIterator[ev.AnyEvent]:
+        if model is not None:
+            self.script = msgspec.structs.replace(
+                self.script, info=msgspec.structs.replace(self.script.info, name=model)
+            )
         script, at = self.script, self.clock.now_ns()
         for i, phase in enumerate(script.load):
             failure = script.load_failure

@@ -12,7 +12,7 @@ from lingchat import events as ev
 from lingchat.engines.api import ChatRequest, Engine, Message, Sampling
 from lingchat.engines.clocks import SpeedClock, VirtualClock
 from lingchat.engines.scripted import Failure, LoadPhase, Pause, Script, ScriptedEngine, ScriptTurn, pieces
-from lingchat.errors import ConfigError, EngineError, FetchError, TraceError
+from lingchat.errors import ConfigError, FetchError, TraceError
 
 
 def ask(text: str = "Hello?", **rest) -> ChatRequest:
@@ -272,8 +272,9 @@ async def test_counting_and_closing():
     assert await engine.count(ask("x")) > 1
     await engine.close()
     await engine.close()
-    with pytest.raises(EngineError):
-        await ready(engine)
+    assert (await anext(engine.chat(ask()))).code == "engine_crashed"
+    await ready(engine)  # as /restart does
+    assert text_of([event async for event in engine.chat(ask())]) == "Hello."
 
 
 def test_scripts_are_read_from_json_and_checked(tmp_path):
