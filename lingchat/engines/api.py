@@ -6,7 +6,7 @@ An engine owns tokenizer, template, parsers and device; a front end sends a `Cha
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Literal, Protocol, Union, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,7 +14,7 @@ from lingchat.errors import UsageError
 from lingchat.events import AnyEvent
 
 Role = Literal["system", "user", "assistant", "tool"]
-Spec = Union[Literal["off", "on"], int]  # drafting: off, on (the engine chooses the depth), or at most K drafts
+Spec = Literal["off", "on"] | int  # drafting: off, on (the engine chooses the depth), or at most K drafts
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -97,13 +97,13 @@ class Engine(Protocol):
     """One model, one request at a time.
 
     `start` yields `events.Engine` from the first phase to `ready` and raises a `LingchatError` when the model cannot
-    be had; after a crash it may be called again. `chat` yields `turn.start` .. `turn.end`; a request that fails ends
+    be had; after a crash or `close` it may be called again, and `model` then names another one. `chat` yields `turn.start` .. `turn.end`; a request that fails ends
     in an `events.Error` followed by `turn.end` with stop `error`, and the engine stays usable unless the error's code
     is `engine_crashed`. Requests queue in order. `count` is answered while a request runs. `cancel` stops the running
     request after at most one round; without one it does nothing. `close` is idempotent and leaves no process behind.
     """
 
-    def start(self) -> AsyncIterator[AnyEvent]: ...
+    def start(self, model: str | None = None) -> AsyncIterator[AnyEvent]: ...
 
     def chat(self, request: ChatRequest) -> AsyncIterator[AnyEvent]: ...
 

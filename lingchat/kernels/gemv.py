@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from lingchat.kernels.quant import quantize_rows_int8
 
 MAX_WIDTH = 16
+_INT8_ROWS = 32  # beyond this many rows an fp32 product on converted weights overtakes the row-wise int8 kernel
 _COLUMNS = 32  # torch's int8 kernel reads whole vectors: with an odd K it runs past the row and crashes
 
 
@@ -74,9 +75,8 @@ def project(x: torch.Tensor, w: DenseWeight | Int8Weight) -> torch.Tensor:
     rows = x.shape[0]
     if isinstance(w, Int8Weight):
         # Activations are rounded to bf16; the product accumulates each row by itself in fp32 and rounds once to bf16.
-        # For many rows an fp32 matrix product on converted weights is faster than the row-wise int8 kernel; the scale
-        # is of the row of W, so it waits for the result.
-        if rows <= MAX_WIDTH:
+        # In the form for many rows the scale, which is of the row of W, waits for the result.
+        if rows <= _INT8_ROWS:
             y = torch._weight_int8pack_mm(_padded(x).bfloat16(), w.q, w.scale).float()
         else:
             y = F.linear(_padded(x), w.q.float()) * w.scale.float()

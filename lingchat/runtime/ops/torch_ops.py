@@ -69,6 +69,7 @@ class TorchOps:
 
     # memory and weights
 
+    @torch.inference_mode()
     def allocate(self, spec: BufferSpec) -> torch.Tensor:
         if spec.dtype == "i32":
             return torch.zeros(spec.shape, dtype=torch.int32, device=self.device)
@@ -76,6 +77,7 @@ class TorchOps:
         dtype = torch.bfloat16 if spec.dtype == "cache" and not self.on_host else torch.float32
         return torch.zeros(spec.shape, dtype=dtype, device=self.device)
 
+    @torch.inference_mode()
     def fill(self, buffer: torch.Tensor, values: Sequence[int], offset: int = 0) -> None:
         buffer[offset : offset + len(values)] = torch.tensor(values, dtype=torch.int32)
 

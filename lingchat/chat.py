@@ -1,0 +1,192 @@
+"""One chat: the glue of engine, session, trace and figures that every front end consumes.
+
+A front end asks (`send`, `edit`, `regenerate`) and draws the events that come back; by the time it sees an event, the
+event is in the trace, in the session and in `stats`. Nothing here draws, and nothing here knows which front end asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Literal
+
+from lingchat.config import Settings
+from lingchat.engines.api import ChatRequest, Engine, Message, ModelInfo, Sampling, Spec
+from lingchat.errors import ContextOverflow, SessionError, UsageError
+from lingchat.events import AnyEvent, Error, Reasoning, RunEnd, Text, TurnEnd, now_ns
+from lingchat.session import Node, Reply, Session
+from lingchat.stats import RunStats, footer, summary
+from lingchat.trace import TraceWriter
+
+# Refused before anything was computed: such a message leaves no mark in the session.
+_REFUSED = (ContextOverflow.code, UsageError.code)
+
+
+class Chat:
+    """`session` None: nothing is kept beyond this process. `trace` None: nothing is recorded."""
+
+    def __init__(self, engine: Engine, session: Session | None, trace: TraceWriter | None, settings: Settings) -> None:
+        self.engine = engine
+        self.session = session
+        self.trace = trace
+        self.sampling = Sampling(**settings.sampling_fields())
+        self.spec: Spec = settings.spec  # type: ignore[assignment]  # config.py has checked it
+        self.info: ModelInfo | None = None
+        self.stats = trace.stats if trace is not None else RunStats()
+        self._turn = 0
+        self._system = ""
+        self._spoken: list[Message] = []  # the conversation where no session keeps it
+        if settings.system:
+            self.system = settings.system
+
+    @property
+    def title(self) -> str:
+        return self.session.title if self.session is not None else ""
+
+    @property
+    def system(self) -> str:
+        """The system prompt of this conversation, empty for none."""
+        return self.session.system if self.session is not None else self._system
+
+    @system.setter
+    def system(self, text: str) -> None:
+        if self.session is not None:
+            self.session.set_system(text)
+        self._system = text
+
+    # the engine
+
+    async def start(self, model: str | None = None) -> AsyncIterator[AnyEvent]:
+        """Engine events until it is ready; `model` names another one. Raises the `LingchatError` that prevents it."""
+        async with aclosing(self.engine.start(model)) as events:  # type: ignore[type-var]  # a generator
+            async for event in events:
+                self.note(event)
+                yield event
+        self.info = await self.engine.info()
+
+    async def restart(self, model: str | None = None) -> AsyncIterator[AnyEvent]:
+        """End the engine, whatever it does, and start it again, with another model if one is named."""
+        await self.engine.close()
+        async with aclosing(self.start(model)) as events:
+            async for event in events:
+                yield event
+
+    def cancel(self) -> None:
+        """Stop the running reply after at most one round."""
+        self.engine.cancel()
+
+    async def count(self, text: str) -> int:
+        """Prompt tokens that sending `text` now would make, the conversation so far included."""
+        return await self.engine.count(self._request([*self._past(None), Message("user", text)]))
+
+    async def close(self, status: int = 0) -> None:
+        """End engine, trace and session; `status` is the exit code. Idempotent."""
+        await self.engine.close()
+        if self.trace is not None and self.stats.end is None:
+            ended: Literal["ok", "cancel", "error"] = "ok" if status == 0 else "cancel" if status == 130 else "error"
+            self.trace.write(RunEnd(t_ns=now_ns(), status=ended, exit=status))
+            self.trace.close()
+        if self.session is not None:
+            self.session.close()
+
+    def use(self, session: Session) -> None:
+        """Go on in another session; the one before is closed. A new one takes this chat's system prompt."""
+        if self.session is not None:
+            self.session.close()
+        self.session = session
+        if not len(session) and self._system:
+            session.set_system(self._system)
+
+    def note(self, event: AnyEvent) -> None:
+        """Record an event: trace and figures. Front ends pass their own here (UI lag, stalls)."""
+        if self.trace is not None:
+            self.trace.write(event)
+        else:
+            self.stats.add(event)
+
+    # turns
+
+    def send(self, text: str) -> AsyncIterator[AnyEvent]:
+        """Ask `text` at the end of the conversation."""
+        return self._ask(text, None if self.session is None or self.session.leaf is None else self.session.leaf.id)
+
+    def edit(self, node: Node, text: str) -> AsyncIterator[AnyEvent]:
+        """Ask `text` instead of the user message `node`, as its sibling; nothing is overwritten."""
+        if node.role != "user":
+            raise SessionError("Only a message of your own can be edited.")
+        return self._ask(text, node.parent)
+
+    def regenerate(self, node: Node) -> AsyncIterator[AnyEvent]:
+        """Answer again what the reply `node` answered, as its sibling."""
+        if node.role != "assistant" or not node.parent:
+            raise SessionError("Only a reply can be regenerated.")
+        return self._ask(None, node.parent)
+
+    async def _ask(self, text: str | None, parent: int | None) -> AsyncIterator[AnyEvent]:
+        """The reply to the branch that ends at `parent`, and to a new user message `text` after it if there is one."""
+        said = [] if text is None else [Message("user", text)]
+        self._turn += 1
+        request = self._request([*self._past(parent), *said])
+        reply: Reply | None = None
+        written: list[str] = []
+        accepted: bool | None = None
+        async with aclosing(self.engine.chat(request)) as events:  # type: ignore[type-var]  # a generator
+            try:
+                async for event in events:
+                    if accepted is None:
+                        # The first word of the engine: what it refuses was never said.
+                        accepted = not (isinstance(event, Error) and event.code in _REFUSED)
+                        if accepted:
+                            reply = self._begin_reply(text, parent)
+                    self.note(event)
+                    if isinstance(event, Text):
+                        written.append(event.delta)
+                    if reply is not None:
+                        _write(reply, event)
+                        if isinstance(event, TurnEnd):
+                            self._finish(reply, event.stop)
+                    yield event
+            finally:
+                if reply is not None:
+                    self._finish(reply, "cancel")  # without effect when it has ended
+        if self.session is None and accepted:
+            self._spoken += [*said, Message("assistant", "".join(written))]
+
+    def _begin_reply(self, text: str | None, parent: int | None) -> Reply | None:
+        if self.session is None:
+            return None
+        if text is not None:
+            parent = self.session.add("user", text, parent).id
+        return self.session.begin_reply(parent)
+
+    def _finish(self, reply: Reply, stop: str) -> None:
+        """The reply's figures stay with it."""
+        turn = self.stats.turns.get(self._turn)
+        reply.finish(
+            stop,
+            run=self.trace.id if self.trace is not None else "",
+            turn=self._turn,
+            footer=footer(turn) if turn is not None else "",
+            stats=summary(turn) if turn is not None else None,
+        )
+
+    def _past(self, leaf: int | None) -> list[Message]:
+        """The branch that ends at `leaf` (None: the active one), the system prompt first."""
+        if self.session is not None:
+            return list(self.session.messages(leaf))
+        return [Message("system", self._system), *self._spoken] if self._system else list(self._spoken)
+
+    def _request(self, messages: list[Message]) -> ChatRequest:
+        return ChatRequest(messages=tuple(messages), sampling=self.sampling, spec=self.spec, turn=max(self._turn, 1))
+
+
+def _write(reply: Reply, event: AnyEvent) -> None:
+    match event:
+        case Text(delta=delta):
+            reply.delta(delta, event.t_ns)
+        case Reasoning(delta=delta):
+            reply.reasoning(delta, event.t_ns)
+        case TurnEnd():
+            pass
+        case _:
+            reply.tick(event.t_ns)

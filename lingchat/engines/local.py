@@ -1,0 +1,269 @@
+"""LocalEngine: the built-in runtime in a process of its own, behind a pair of pipes.
+
+`spawn` starts the worker and must be called before a Textual app takes the standard streams; everything else is
+asyncio. Knows the wire, no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lingchat.config import paths
+from lingchat.engines import wire
+from lingchat.engines.api import ChatRequest, ModelInfo
+from lingchat.errors import EngineCrashed, LingchatError, from_code
+from lingchat.events import AnyEvent, Error, TurnEnd, now_ns
+
+_CLOSE_SECONDS = 2.0
+
+
+class LocalEngine:
+    """One worker process. `dtype`, `threads` and `context` are None where the engine is to choose."""
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        dtype: str | None = None,
+        threads: int | None = None,
+        context: int | None = None,
+    ) -> None:
+        self.options = wire.Options(model, dtype, threads, context)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._read_fd = self._write_fd = -1
+        self._attached = False
+        self._frames = wire.Frames()
+        self._unsent = bytearray()
+        self._engine_reports: asyncio.Queue[wire.Report | LingchatError] = asyncio.Queue()
+        self._chats: dict[int, asyncio.Queue[AnyEvent | LingchatError]] = {}
+        self._counts: dict[int, asyncio.Future[int]] = {}
+        self._last_id = 0
+        self._info: ModelInfo | None = None
+
+    def spawn(self) -> None:
+        """Start the worker and let it load; without effect while one is alive."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._release()
+        to_worker_read, self._write_fd = os.pipe()
+        self._read_fd, from_worker_write = os.pipe()
+        log = _log_path()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "wb", opener=_private) as log_file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lingchat.runtime.worker", str(to_worker_read), str(from_worker_write)],
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=log_file,
+                pass_fds=(to_worker_read, from_worker_write),
+                start_new_session=True,  # keys of the terminal (ctrl+c, ctrl+z) are the front end's
+            )
+        os.close(to_worker_read)
+        os.close(from_worker_write)
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self._write_fd, False)
+        self._frames, self._unsent, self._info = wire.Frames(), bytearray(), None
+        # Not yet attached to a loop: the pipe holds these few bytes.
+        os.write(self._write_fd, wire.pack(wire.Load(self.options)))
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, while there is one."""
+        return None if self._process is None or self._process.poll() is not None else self._process.pid
+
+    async def start(self, model: str | None = None) -> AsyncIterator[AnyEvent]:
+        if model is not None and model != self.options.model:
+            await self.close()
+            self.options = msgspec.structs.replace(self.options, model=model)
+        self._engine_reports = asyncio.Queue()
+        self.spawn()
+        self._attach()
+        while True:
+            report = await self._engine_reports.get()
+            match report:
+                case LingchatError():
+                    raise report
+                case wire.Failed(code=code, message=message):
+                    raise from_code(code, message)
+                case wire.Ready(info=info):
+                    self._info = info
+                    return
+                case wire.Happened(event=event):
+                    yield event
+
+    async def chat(self, request: ChatRequest) -> AsyncIterator[AnyEvent]:
+        request_id = self._next_id()
+        events: asyncio.Queue[AnyEvent | LingchatError] = asyncio.Queue()
+        if self.pid is None or not self._attached:
+            events.put_nowait(self._death())
+        else:
+            self._chats[request_id] = events
+            self._send(wire.Chat(request_id, request, now_ns()))
+        ended = False
+        try:
+            while not ended:
+                event = await events.get()
+                if isinstance(event, LingchatError):
+                    yield Error(t_ns=now_ns(), code=event.code, message=str(event), turn=request.turn)
+                    event = TurnEnd(t_ns=now_ns(), turn=request.turn, stop="error")
+                ended = isinstance(event, TurnEnd)
+                yield event
+        finally:
+            self._chats.pop(request_id, None)
+            if not ended:
+                self._send(wire.Cancel(request_id))  # whoever asked has left
+
+    async def count(self, what: ChatRequest | str) -> int:
+        request = ChatRequest(text=what) if isinstance(what, str) else what
+        if self.pid is None or not self._attached:
+            raise self._death()
+        request_id = self._next_id()
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._counts[request_id] = answer
+        try:
+            self._send(wire.Count(request_id, request))
+            return await answer
+        finally:
+            self._counts.pop(request_id, None)
+
+    def cancel(self) -> None:
+        if self._chats:
+            self._send(wire.Cancel(min(self._chats)))
+
+    async def info(self) -> ModelInfo:
+        if self._info is None:
+            raise EngineCrashed("The engine is not ready yet.")
+        return self._info
+
+    async def close(self) -> None:
+        process = self._process
+        if process is not None and process.poll() is None:
+            self._send(wire.Quit())
+            self._release()  # the end of the pipe is the same word, should the first be stuck
+            try:
+                await asyncio.to_thread(process.wait, _CLOSE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                await asyncio.to_thread(process.wait)
+        self._release()
+
+    def kill(self) -> None:
+        """End the worker at once, from a signal handler or an exit path without a loop."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    # the pipe
+
+    def _attach(self) -> None:
+        if not self._attached:
+            self._attached = True
+            asyncio.get_running_loop().add_reader(self._read_fd, self._readable)
+
+    def _release(self) -> None:
+        """Close the pipe and forget the loop."""
+        if self._read_fd < 0:
+            return
+        if self._attached:
+            self._attached = False
+            with contextlib.suppress(RuntimeError):  # the loop may be gone already
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._read_fd)
+                loop.remove_writer(self._write_fd)
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+        self._read_fd = self._write_fd = -1
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _send(self, command: wire.Command) -> None:
+        if self._write_fd < 0:
+            return
+        self._unsent += wire.pack(command)
+        self._writable()
+
+    def _writable(self) -> None:
+        """Write what the pipe takes; the rest waits for the loop."""
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(self._write_fd, self._unsent)]
+        except BlockingIOError:
+            asyncio.get_running_loop().add_writer(self._write_fd, self._writable)
+            return
+        except BrokenPipeError:
+            self._unsent.clear()  # the reader's end of file tells everyone
+        if self._attached:
+            asyncio.get_running_loop().remove_writer(self._write_fd)
+
+    def _readable(self) -> None:
+        try:
+            data = os.read(self._read_fd, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._died()
+            return
+        for body in self._frames.feed(data):
+            self._dispatch(wire.read_report(body))
+
+    def _dispatch(self, report: wire.Report) -> None:
+        match report:
+            case wire.Happened(id=request_id, event=event) if request_id:
+                if request_id in self._chats:
+                    self._chats[request_id].put_nowait(event)
+            case wire.Counted(id=request_id, tokens=tokens):
+                self._answer(request_id, tokens)
+            case wire.Failed(id=request_id, code=code, message=message) if request_id:
+                self._answer(request_id, from_code(code, message))
+            case _:
+                self._engine_reports.put_nowait(report)
+
+    def _answer(self, request_id: int, result: int | LingchatError) -> None:
+        answer = self._counts.get(request_id)
+        if answer is None or answer.done():
+            return
+        if isinstance(result, LingchatError):
+            answer.set_exception(result)
+        else:
+            answer.set_result(result)
+
+    def _died(self) -> None:
+        assert self._process is not None
+        self._process.wait()
+        self._release()
+        death = self._death()
+        for events in self._chats.values():
+            events.put_nowait(death)
+        self._chats.clear()
+        for request_id in list(self._counts):
+            self._answer(request_id, death)
+        self._engine_reports.put_nowait(death)
+
+    def _death(self) -> EngineCrashed:
+        process = self._process
+        status = None if process is None else process.poll()
+        if status is None:
+            return EngineCrashed("The engine is not running. /restart brings it back.")
+        how = f"with status {status}" if status >= 0 else f"by signal {signal.Signals(-status).name}"
+        hint = " (perhaps the system ran out of memory)" if status == -signal.SIGKILL else ""
+        return EngineCrashed(f"The engine ended {how}{hint}. /restart brings it back; its log is {_log_path()}.")
+
+
+def _log_path() -> Path:
+    return paths().state / "worker.log"
+
+
+def _private(path: str, flags: int) -> Any:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,329 @@
+"""One loaded model and one request at a time: messages to ids, reused prefix, prefill, rounds, typed events.
+
+`Runtime` knows no pipe and no screen; the worker wraps it in a process, tests and benchmarks call it directly.
+"""
+
+from __future__ import annotations
+
+import gc
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+
+from lingchat import events
+from lingchat.engines.api import ChatRequest, ModelInfo
+from lingchat.errors import ContextOverflow, UsageError
+from lingchat.events import AnyEvent, now_ns
+from lingchat.runtime.drafts.lookup import LookupDrafter
+from lingchat.runtime.drafts.width import Width
+from lingchat.runtime.drivers.eager import EagerDriver, TimedRound
+from lingchat.runtime.formats.load import Formats, Prompt, load_formats
+from lingchat.runtime.models.registry import build
+from lingchat.runtime.ops.protocol import BufferSpec
+from lingchat.runtime.ops.torch_ops import TorchOps
+from lingchat.runtime.outbox import Outbox
+from lingchat.runtime.prefix import Prefix
+from lingchat.runtime.rounds import Rounds
+from lingchat.runtime.state import State
+from lingchat.runtime.stops import StopFilter
+from lingchat.runtime.threads import choose_threads
+from lingchat.runtime.weights.load import open_weights
+from lingchat.runtime.weights.plan import check_fits, free_memory, plan
+
+DTYPES = ("int8", "fp32", "bf16")
+DEFAULT_CONTEXT = 8192  # tokens of cache unless asked for more; a model's own limit may be lower
+DEEPEST_DRAFT = 7  # drafts a round at most; 8 rows cost about two single ones on a CPU
+PREFILL_CHUNK = 256  # tokens; a cancel waits for one chunk
+KV_BYTES = {"cpu": 4, "cuda": 2}
+
+Emit = Callable[[AnyEvent], None]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How to load: `dtype` None lets the device decide (int8 on a CPU, bf16 on a GPU)."""
+
+    dtype: str | None = None
+    threads: int | None = None
+    context: int | None = None
+    device: str = "cpu"
+    name: str = ""
+    demo: bool = False
+    source: str = ""
+
+
+class Runtime:
+    def __init__(self, path: Path, loading: Loading, emit: Emit = lambda event: None) -> None:
+        """Load the model at `path`. Raises a `LingchatError` that says what is wrong with it or what it needs."""
+        dtype = loading.dtype or ("int8" if loading.device == "cpu" else "bf16")
+        if dtype not in DTYPES:
+            raise UsageError(f"--dtype {dtype} is not known; choose one of {', '.join(DTYPES)}.")
+        emit(events.Engine(t_ns=now_ns(), phase="load", message="reading the file", model=loading.name))
+        weights = open_weights(path)
+        config = weights.config
+        self.context = min(config.context, loading.context or DEFAULT_CONTEXT)
+        memory = plan(config, dtype, self.context)
+        free = free_memory()
+        check_fits(memory, free)
+        self.formats = load_formats(weights)
+        self.threads = choose_threads(loading.threads)
+        torch.set_num_threads(self.threads)
+        emit(events.Engine(t_ns=now_ns(), phase="load", message="packing weights", model=loading.name, progress=0.3))
+        self._ops = TorchOps(dtype, loading.device)
+        self._ops.set_vocabulary(self.formats.vocab_size)
+        with torch.inference_mode():
+            self._model = build(weights, self._ops)
+            state = State(self._model.state_spec(self.context + DEEPEST_DRAFT + 1), self._ops, KV_BYTES[loading.device])
+        self._drafter = LookupDrafter(self._ops)
+        width = min(DEEPEST_DRAFT + 1, self._ops.max_width)
+        self._rounds = Rounds(self._ops, self._model, state, self._drafter, width, PREFILL_CHUNK)
+        self._driver = EagerDriver(self._ops, self._rounds)
+        self._prefix = Prefix(state)
+        self._auto_width = Width(DEEPEST_DRAFT, adaptive=True)
+        emit(events.Engine(t_ns=now_ns(), phase="load", message="warming up", model=loading.name, progress=0.8))
+        self._warm_up()
+        self.info = ModelInfo(
+            name=loading.name or path.stem,
+            path=str(path),
+            architecture=config.architecture,
+            quantization=weights.quantization,
+            dtype=dtype,
+            backend=f"{self._ops.name}, {self.threads} thread{'s' if self.threads > 1 else ''}",
+            parameters=weights.parameters,
+            context=self.context,
+            weights_bytes=self._ops.weight_bytes(),
+            kv_bytes=state.bytes(),
+            demo=loading.demo,
+        )
+        # What is loaded now stays: the collector need never look at it again.
+        gc.collect()
+        gc.freeze()
+        emit(
+            events.Engine(
+                t_ns=now_ns(),
+                phase="ready",
+                model=self.info.name,
+                backend=self.info.backend,
+                weights=self.info.weights_bytes,
+                kv=self.info.kv_bytes,
+                free=free_memory(),
+                context=self.context,
+                progress=1.0,
+            )
+        )
+
+    def _warm_up(self) -> None:
+        """Run every width once or twice, so that the first request finds caches filled and the costs known."""
+        with torch.inference_mode():
+            ids = [0] * 32
+            sampling = ChatRequest(ids=(0,)).sampling
+            self._rounds.begin(ids, 1, sampling, 0, ())
+            for _ in self._driver.prefill(ids):
+                pass
+            for n_rows in (1, 1, 2, 4, 8, 1, 2, 4, 8):
+                begin = now_ns()
+                self._rounds.draft(0)
+                self._model.verify(self._rounds.row_ids, n_rows, self._rounds.state)
+                self._auto_width.learn(n_rows - 1, 0, (now_ns() - begin) * 1e-9)
+            self._auto_width.begin()
+        self._prefix.forget()
+
+    def prompt(self, request: ChatRequest) -> Prompt:
+        """The prompt of a request as token ids."""
+        if request.messages is not None:
+            return self.formats.prompt(request.messages)
+        if request.text is not None:
+            return Prompt(self.formats.text_ids(request.text))
+        assert request.ids is not None
+        bad = next((i for i in request.ids if not 0 <= i < self.formats.vocab_size), None)
+        if bad is not None:
+            raise UsageError(f"Token id {bad} is not in this model's vocabulary of {self.formats.vocab_size}.")
+        return Prompt(list(request.ids))
+
+    def count(self, request: ChatRequest) -> int:
+        """Prompt tokens of a request. Safe to call from another thread while `chat` runs."""
+        return len(self.prompt(request).ids)
+
+    def chat(self, request: ChatRequest, accepted: int, emit: Emit, cancelled: Callable[[], bool]) -> None:
+        """Answer one request: `turn.start` .. `turn.end`. `accepted` is when it reached the engine, in ns.
+
+        Raises a `LingchatError` for a request that cannot be run; the runtime stays usable.
+        """
+        started = now_ns()
+        prompt = self.prompt(request)
+        self._check(prompt.ids)
+        tokenized = now_ns()
+        try:
+            with torch.inference_mode():
+                stop = self._reply(request, prompt, (accepted, started, tokenized), emit, cancelled)
+        except BaseException:
+            self._prefix.forget()  # a half-done pass may have left rows that no one has counted
+            raise
+        emit(events.TurnEnd(t_ns=now_ns(), turn=request.turn, stop=stop))
+
+    def _check(self, ids: Sequence[int]) -> None:
+        if not ids:
+            raise UsageError("The prompt is empty.")
+        if len(ids) >= self.context:
+            raise ContextOverflow(
+                f"The prompt has {len(ids):,} tokens and the context holds {self.context:,}, the reply included. "
+                "Shorten it, start a new conversation, or raise --context."
+            )
+
+    def _reply(
+        self,
+        request: ChatRequest,
+        prompt: Prompt,
+        times: tuple[int, int, int],
+        emit: Emit,
+        cancelled: Callable[[], bool],
+    ) -> events.StopReason:
+        accepted, started, tokenized = times
+        ids = prompt.ids
+        sampling, turn = request.sampling, request.turn
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        reused = self._prefix.reuse(ids)
+        emit(
+            events.TurnStart(
+                t_ns=now_ns(),
+                turn=turn,
+                prompt_tokens=len(ids),
+                reused=reused,
+                text=request.messages[-1].content if request.messages else request.text or "",
+                spec=str(request.spec),
+                sampling={**msgspec.structs.asdict(sampling), "seed": seed},
+            )
+        )
+        room = self.context - len(ids)
+        budget = min(sampling.max_tokens or room, room)
+        self._rounds.begin(ids, budget, sampling, seed, sorted(self.formats.tokenizer.eos_ids))
+        prefill_start = now_ns()
+        new = ids[reused:]
+        done = 0
+        for reached in self._driver.prefill(new):
+            self._prefix.extend(new[done:reached])
+            done = reached
+            emit(events.Prefill(t_ns=now_ns(), turn=turn, done=done, total=len(new)))
+            if cancelled():
+                return "cancel"
+        prefill_end = now_ns()
+        first = self._driver.first()
+        emit(
+            events.TurnFirst(
+                t_ns=now_ns(),
+                turn=turn,
+                accepted=accepted,
+                started=started,
+                tokenized=tokenized,
+                prefill_start=prefill_start,
+                prefill_end=prefill_end,
+                first_token=first.end_ns,
+                prompt_tokens=len(ids),
+                reused=reused,
+            )
+        )
+        outbox = Outbox(emit, turn, self._drafter.name, request.keep_ids)
+        outbox.begin(prefill_end)
+        words = Words(self.formats, request, prompt)
+        return self._stream(self._width(request), first, words, outbox, cancelled)
+
+    def _stream(
+        self, width: Width, first: TimedRound, words: Words, outbox: Outbox, cancelled: Callable[[], bool]
+    ) -> events.StopReason:
+        """Turn rounds into text until the reply ends, whoever ends it."""
+        timed, anchor = first, None
+        rounds = self._driver.decode(width)
+        while True:
+            ids = timed.record.ids
+            if anchor is not None:
+                self._prefix.extend((anchor, *ids[:-1]))
+            anchor = ids[-1]
+            deltas, stopped = words.push(ids)
+            outbox.add(timed, deltas)
+            stop: events.StopReason | None = None
+            if stopped:
+                stop = "stop"
+            elif timed.record.done:
+                stop = "eos" if timed.record.done == 1 else "length"
+            elif cancelled():
+                stop = "cancel"
+            if stop is not None:
+                outbox.say(words.finish(stopped))
+                outbox.flush()
+                return stop
+            timed = next(rounds)
+
+    def _width(self, request: ChatRequest) -> Width:
+        if request.spec == "off":
+            return Width(0, adaptive=False)
+        if request.spec == "on":
+            self._auto_width.begin()
+            return self._auto_width
+        if not 0 <= int(request.spec) <= DEEPEST_DRAFT:
+            raise UsageError(
+                f"--spec {request.spec} is out of range; draft 0 to {DEEPEST_DRAFT} tokens, or use on or off."
+            )
+        return Width(int(request.spec), adaptive=False)
+
+    def logits(self, ids: Sequence[int]) -> torch.Tensor:
+        """Logits fp32 [len(ids), V] after each of `ids`: the door for tests, benchmarks and distillation."""
+        self._prefix.forget()
+        out = []
+        with torch.inference_mode():
+            state = self._rounds.state
+            width = self._rounds.width
+            buffer = self._ops.allocate(BufferSpec("logits.ids", (width,), "i32"))
+            count = self._ops.allocate(BufferSpec("logits.count", (1,), "i32"))
+            for start in range(0, len(ids), width):
+                part = ids[start : start + width]
+                self._ops.fill(buffer, part)
+                self._ops.fill(count, [len(part)])
+                logits, _ = self._model.verify(buffer, len(part), state)
+                state.commit(count)
+                out.append(logits)
+        self._prefix.forget()
+        return torch.cat(out)
+
+
+class Words:
+    """Token ids to typed deltas: whole characters, reasoning apart, stop strings held back."""
+
+    def __init__(self, formats: Formats, request: ChatRequest, prompt: Prompt) -> None:
+        self._characters = formats.tokenizer.decode_stream()
+        self._reasoning = formats.reply_parser(prompt) if request.messages is not None else None
+        self._stops = StopFilter(request.sampling.stop)
+
+    def push(self, ids: Sequence[int]) -> tuple[list[tuple[str, str]], bool]:
+        """Deltas of (kind, text), and whether a stop string ended the reply."""
+        return self._typed(self._characters.push(ids))
+
+    def finish(self, stopped: bool) -> list[tuple[str, str]]:
+        """What was held back until the end."""
+        if stopped:
+            return []
+        deltas, hit = self._typed(self._characters.finish())
+        if not hit and self._reasoning is not None:
+            more, hit = self._filtered(self._reasoning.finish())
+            deltas += more
+        return deltas if hit else [*deltas, ("text", self._stops.finish())]
+
+    def _typed(self, text: str) -> tuple[list[tuple[str, str]], bool]:
+        parts = [("text", text)] if self._reasoning is None else self._reasoning.push(text)
+        return self._filtered(parts)
+
+    def _filtered(self, parts: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], bool]:
+        """Stop strings count in the answer, not in the reasoning before it."""
+        deltas: list[tuple[str, str]] = []
+        for kind, text in parts:
+            if kind != "text":
+                deltas.append((kind, text))
+                continue
+            shown, hit = self._stops.push(text)
+            deltas.append((kind, shown))
+            if hit:
+                return deltas, True
+        return deltas, False
