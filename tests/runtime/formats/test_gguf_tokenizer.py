@@ -149,7 +149,7 @@ def test_composed_and_decomposed_text_are_one_to_qwen(metadata: dict[str, Any]) 
 
 
 def test_an_unknown_pre_tokenizer_is_refused_with_the_known_ones(metadata: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedModel, match="'tekken'.*llama-bpe.*qwen2.*smollm"):
+    with pytest.raises(UnsupportedModel, match=r"'tekken'.*llama-bpe.*qwen2.*smollm"):
         gguf_tokenizer({**metadata, "tokenizer.ggml.pre": "tekken"})
 
 

@@ -1,0 +1,66 @@
+"""Reasoning is told from the answer, whatever the chunking."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lingchat.runtime.formats.parsers import ReasoningSplitter
+
+PIECES = ["<think>", "</think>", "<", "</", "think", ">", "\n", "\n\n", " ", "a", "b c", "<thin", "</thinx>"]
+
+
+def split(chunks: list[str], *, inside: bool = False) -> tuple[str, str]:
+    """(reasoning, text) of a reply; asserts that no reasoning follows text."""
+    splitter = ReasoningSplitter(inside=inside)
+    parts = [part for chunk in chunks for part in splitter.push(chunk)] + splitter.finish()
+    assert all(delta for _, delta in parts)
+    kinds = [kind for kind, _ in parts]
+    assert kinds == sorted(kinds)  # "reasoning" before "text"
+    reasoning = "".join(delta for kind, delta in parts if kind == "reasoning")
+    return reasoning, "".join(delta for kind, delta in parts if kind == "text")
+
+
+@pytest.mark.parametrize(
+    ("reply", "inside", "expected"),
+    [
+        ("hello", False, ("", "hello")),
+        ("<think>\nwhy\n\nso\n</think>\n\nhello\n", False, ("why\n\nso", "hello\n")),
+        ("\n <think>why</think>hello", False, ("why", "hello")),
+        ("<think>\n\n</think>\n\nhello", False, ("", "hello")),
+        ("why\n</think>\nhello", True, ("why", "hello")),
+        ("<think> cut off", False, (" cut off", "")),
+        ("why </thinker> on</think>x", True, ("why </thinker> on", "x")),
+        ("say <think> to begin", False, ("", "say <think> to begin")),
+        ("<think>a</think>b<think>c</think>", False, ("a", "b<think>c</think>")),
+        ("a</think>b", False, ("", "a</think>b")),
+        ("<thin", False, ("", "<thin")),
+        ("  ", False, ("", "  ")),
+        ("", False, ("", "")),
+        ("", True, ("", "")),
+    ],
+)
+def test_replies(reply: str, inside: bool, expected: tuple[str, str]) -> None:
+    assert split([reply], inside=inside) == expected
+    assert split(list(reply), inside=inside) == expected
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12), st.booleans(), st.data())
+def test_any_chunking_gives_the_same_parts(pieces: list[str], inside: bool, data: st.DataObject) -> None:
+    reply = "".join(pieces)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(reply)), max_size=8)))
+    edges = [0, *cuts, len(reply)]
+    chunks = [reply[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    assert split(chunks, inside=inside) == split([reply], inside=inside)
+
+
+def test_only_what_may_be_a_marker_waits() -> None:
+    splitter = ReasoningSplitter()
+    assert splitter.push("<th") == []
+    assert splitter.push("ink>\nbecause") == [("reasoning", "because")]
+    assert splitter.push(" it is\n") == [("reasoning", " it is")]
+    assert splitter.push("so <") == [("reasoning", "\nso ")]
+    assert splitter.push("/think>\n\n") == []
+    assert splitter.push("Yes") == [("text", "Yes")]
+    assert splitter.push("<") == [("text", "<")]
