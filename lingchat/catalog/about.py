@@ -7,7 +7,7 @@ the runtime's own. The runtime reads more keys than this and has the last word w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ PRE_TOKENIZERS = frozenset(
         "deepseek-r1-qwen",
     ]
 )
+NFC = frozenset(["qwen2", "deepseek-r1-qwen"])  # pre-tokenizers before which text is normalised; GGUF does not say so
 CHATML = ("<|im_start|>", "<|im_end|>")  # a model with these tokens can be spoken to without a template of its own
 
 # llama.cpp's `general.file_type` (llama.h, `enum llama_ftype`): the mixes that a single tensor type does not name.
@@ -87,7 +88,21 @@ class About:
 
 
 def look(path: Path) -> About:
-    """Read the header of a `.gguf` file or the files of a safetensors folder, and judge."""
+    """Read the header of a `.gguf` file or the files of a safetensors folder, and judge, memory included."""
+    return with_memory(read(path))
+
+
+def with_memory(about: About) -> About:
+    """The same model, refused when it cannot fit into the memory that is free now."""
+    needed, free = about.parameters * _BYTES_PER_WEIGHT, memory.available()
+    if about.problem or needed <= free:
+        return about
+    why_not = f"needs at least {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
+    return replace(about, why_not=why_not, problem="memory")
+
+
+def read(path: Path) -> About:
+    """What the files say, whatever this machine's memory."""
     kind: Literal["gguf", "safetensors"] = "safetensors" if path.is_dir() else "gguf"
     try:
         return _folder(path) if kind == "safetensors" else _gguf(path)
@@ -109,22 +124,12 @@ def _short(path: Path, error: LingchatError) -> str:
     return f"damaged: {first}" if "damaged" in text and "damaged" not in first else first
 
 
-def _judged(why_not: str, parameters: int) -> tuple[str, Problem]:
-    """The reason found, or too little memory, or none."""
-    if why_not:
-        return why_not, "unsupported"
-    needed, free = parameters * _BYTES_PER_WEIGHT, memory.available()
-    if needed > free:
-        return f"needs at least {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free", "memory"
-    return "", ""
-
-
 def _gguf(path: Path) -> About:
     header = read_gguf(path)
     keys = header.metadata
     architecture = str(keys.get("general.architecture", ""))
     parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
-    why_not, problem = _judged(_gguf_why_not(path, header, architecture), parameters)
+    why_not = _gguf_why_not(path, header, architecture)
     return About(
         path,
         "gguf",
@@ -136,7 +141,7 @@ def _gguf(path: Path) -> About:
         context=_whole(keys.get(f"{architecture}.context_length")),
         chat_template="tokenizer.chat_template" in keys,
         why_not=why_not,
-        problem=problem,
+        problem="unsupported" if why_not else "",
     )
 
 
@@ -186,7 +191,8 @@ def _folder(folder: Path) -> About:
     names = config.get("architectures")
     architecture = str(names[0]) if isinstance(names, list) and names else ""
     parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
-    why_not, problem = _judged(_folder_why_not(folder, header, architecture), parameters)
+    why_not = _folder_why_not(folder, header, architecture)
+    problem: Problem = "unsupported" if why_not else ""
     if not why_not and not (folder / "tokenizer.json").exists():
         why_not, problem = "incomplete: no tokenizer.json beside the weights", "damaged"
     template = _has_template(folder)

@@ -92,6 +92,15 @@ def list_models() -> list[Row]:
     return rows
 
 
+def named(name: str) -> Row:
+    """The row of the list that a name means. Raises `ModelNotFound` with the nearest names."""
+    rows = list_models()
+    row = rows[0] if name.lower() == "default" else _named(name, rows)
+    if row is None:
+        raise ModelNotFound(f"There is no model `{name}`.{_near(name, rows)} `lingchat models` lists what there is.")
+    return row
+
+
 def _row(found: Found) -> Row:
     return Row(found.name, found.path, found.source, why_not=found.why_not)
 
@@ -213,9 +222,7 @@ def remove(name: str) -> str:
     folder = paths().models
     if name.lower() in ("default", fetch.DEFAULT.name.lower()):
         return own.remove_default(folder)
-    row = _named(name, list_models())
-    if row is None:
-        raise ModelNotFound(f"There is no model `{name}`.{_near(name, list_models())}")
+    row = named(name)
     if row.source != "lingchat":
         raise UsageError(f"{row.name} belongs to {row.source} and stays where it is ({row.path}): remove it there.")
     return own.remove(folder, row.name)

@@ -24,6 +24,7 @@ LIST = "models.json"
 VERSION = 1
 LIST_LOCK = ".list.lock"
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
+_ANY_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 _FIRST_PART = re.compile(r"-00001-of-\d{5}$")
 
 
@@ -66,6 +67,16 @@ def name_of(path: Path) -> str:
 def first_parts(folder: Path) -> list[Path]:
     """The GGUF models in a folder; a split one counts as its first part."""
     return sorted(path for path in folder.glob("*.gguf") if not _LATER_PART.search(path.name))
+
+
+def same_model(path: Path) -> list[Path]:
+    """The files of the model that `path` belongs to: itself, or all parts of a split one that are there."""
+    match = _ANY_PART.search(path.name)
+    if match is None:
+        return [path]
+    return sorted(
+        part for part in path.parent.glob("*.gguf") if _ANY_PART.sub("", part.name) == path.name[: match.start()]
+    )
 
 
 def add_path(folder: Path, path: Path, progress: OnProgress, cancelled: IsCancelled) -> Entry:
