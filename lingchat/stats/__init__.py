@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from lingchat.stats.fold import Round, RunStats, TurnStats, per_round, per_token
 from lingchat.stats.histogram import ExactSamples, Histogram
+from lingchat.stats.report import compare, report
 from lingchat.stats.tally import HICCUP, Tally
 from lingchat.stats.text import (
     METRICS,
@@ -42,6 +43,7 @@ __all__ = [
     "RunStats",
     "Tally",
     "TurnStats",
+    "compare",
     "footer",
     "format_accept_len",
     "format_bytes",
@@ -55,6 +57,7 @@ __all__ = [
     "format_share",
     "per_round",
     "per_token",
+    "report",
     "summary",
     "timings",
 ]

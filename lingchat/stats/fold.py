@@ -134,9 +134,11 @@ class TurnStats(Tally):
         self._heard_ns = event.t_ns
 
     def _add_first(self, event: TurnFirst) -> None:
-        if self._first is None:
-            self._ttft_us.add(max(0, event.first_token - event.accepted) / 1000.0)
+        if self._first is not None:
+            return  # a first token comes once
         self._first = event
+        for part, samples in self._waits_us.items():
+            samples.add(max(0.0, getattr(self, f"{part}_ms")) * 1000.0)
         self.phase = "decode"
         self.prompt_tokens, self.reused = event.prompt_tokens, event.reused
         self.prefill_done = self.prefill_total = event.prompt_tokens - event.reused

@@ -25,6 +25,7 @@ from collections import Counter
 from lingchat.stats.histogram import ExactSamples, Histogram, Samples
 
 HICCUP = 3.0
+WAITS = ("ttft", "queue", "tokenize", "prefill", "first_round")  # TTFT and its parts
 _WIDEST = 256  # positions and histogram end here, so that a damaged trace cannot ask for a list of a billion
 
 
@@ -55,7 +56,7 @@ class Tally:
         self._accepted: Counter[int] = Counter()  # a -> rounds with m > 0
         self._token_us = _samples(exact)
         self._round_us = _samples(exact)
-        self._ttft_us = _samples(exact)
+        self._waits_us = {part: _samples(exact) for part in WAITS}  # one sample a turn that had a first token
         self._turns_with_tokens = 0
         self._decode_ns = 0  # sum over turns of t_last - t_first
 
@@ -108,7 +109,8 @@ class Tally:
         self._accepted.update(other._accepted)
         self._token_us.merge(other._token_us)
         self._round_us.merge(other._round_us)
-        self._ttft_us.merge(other._ttft_us)
+        for part, samples in self._waits_us.items():
+            samples.merge(other._waits_us[part])
         self._turns_with_tokens += other._turns_with_tokens
         self._decode_ns += other._decode_ns
 
@@ -124,7 +126,11 @@ class Tally:
 
     def ttft(self, q: float) -> float | None:
         """Quantile `q` (0 to 1) of TTFT over turns, in ms."""
-        return _ms(self._ttft_us.quantile(q))
+        return self.wait("ttft", q)
+
+    def wait(self, part: str, q: float) -> float | None:
+        """Quantile `q` (0 to 1) over turns of TTFT or one of its parts (`WAITS`), in ms."""
+        return _ms(self._waits_us[part].quantile(q))
 
     @property
     def _later_tokens(self) -> int:

@@ -123,20 +123,20 @@ class Metric(NamedTuple):
         return round(value, 2) if self.show is format_percent else float(self.show(value))
 
 
-def _turn_or_median(name: str) -> Callable[[Tally], float | None]:
-    """A part of TTFT: of a turn itself; of merged turns it is not kept."""
-    return lambda tally: getattr(tally, name) if isinstance(tally, TurnStats) else None
+def _wait(part: str) -> Callable[[Tally], float | None]:
+    """TTFT or a part of it: of a turn itself, of merged turns the median."""
+    return lambda tally: getattr(tally, f"{part}_ms") if isinstance(tally, TurnStats) else tally.wait(part, 0.5)
 
 
 METRICS: tuple[Metric, ...] = (
     Metric("tokens", "tokens", lambda t: t.tokens, format_count),
     Metric("prompt_tokens", "prompt tokens", lambda t: t.prompt_tokens, format_count),
     Metric("reused", "  reused", lambda t: t.reused, format_count),
-    Metric("ttft_ms", "TTFT ms", lambda t: t.ttft_ms if isinstance(t, TurnStats) else t.ttft(0.5), format_ms),
-    Metric("queue_ms", "  queue", _turn_or_median("queue_ms"), format_ms),
-    Metric("tokenize_ms", "  tokenize", _turn_or_median("tokenize_ms"), format_ms),
-    Metric("prompt_ms", "  prefill", _turn_or_median("prefill_ms"), format_ms),
-    Metric("first_round_ms", "  first round", _turn_or_median("first_round_ms"), format_ms),
+    Metric("ttft_ms", "TTFT ms", _wait("ttft"), format_ms),
+    Metric("queue_ms", "  queue", _wait("queue"), format_ms),
+    Metric("tokenize_ms", "  tokenize", _wait("tokenize"), format_ms),
+    Metric("prompt_ms", "  prefill", _wait("prefill"), format_ms),
+    Metric("first_round_ms", "  first round", _wait("first_round"), format_ms),
     Metric("tpot_p50_ms", "TPOT p50 ms", lambda t: t.tpot(0.5), format_ms),
     Metric("tpot_p95_ms", "     p95", lambda t: t.tpot(0.95), format_ms),
     Metric("tpot_p99_ms", "     p99", lambda t: t.tpot(0.99), format_ms),
