@@ -14,7 +14,7 @@ PACKAGE = ROOT / "lingchat"
 
 # From the ground up. A file may import from its own floor and those below it. The longest prefix decides.
 FLOORS: list[tuple[str, ...]] = [
-    ("errors", "events", "visible", "platform"),
+    ("errors", "events", "visible", "platform", "arguments"),
     ("config",),
     ("kernels",),
     ("stats", "trace", "session", "catalog", "engines.api", "engines.wire"),
@@ -28,7 +28,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("runtime.engine",),
     ("runtime.worker",),
     ("engines",),
-    ("chat",),
+    ("chat", "opening"),
     ("headless", "doctor", "models_cli", "stats_cli", "config_cli", "sessions_cli", "ui"),
     ("cli",),
     ("__main__",),

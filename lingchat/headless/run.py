@@ -1,0 +1,194 @@
+"""Runs a job: prompt in, result out, and an exit code that says what happened.
+
+Exit codes are those of `errors`; besides, 124 for `--timeout`, 129 to 143 for signals, and 141 when the reader of
+standard output has gone, as a shell reports a program that a closed pipe ended. An interrupted reply keeps its text:
+in the session, on standard output, in the JSON object. A file given with `-o` is only replaced by a whole reply.
+
+Knows the chat; knows nothing of how it was opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+
+from lingchat.chat import Chat
+from lingchat.config import Settings
+from lingchat.errors import EXIT_TIMEOUT, LingchatError, from_code
+from lingchat.events import Engine, Error, RunStart, Warn, now_ns
+from lingchat.headless.job import Job, message, read_attachments
+from lingchat.headless.notes import Notes
+from lingchat.headless.result import Form, Outcome, make_form
+from lingchat.headless.sink import OutFile, Sink, Stdout, StdoutClosed
+from lingchat.headless.stdin import read_stdin
+from lingchat.stats import RunStats, report
+
+EXIT_PIPE = 141
+STOP_GRACE_S = 2.0  # for the engine to answer a cancel
+SIGNALS = {
+    int(getattr(signal, name)): 128 + int(getattr(signal, name))
+    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM")
+    if hasattr(signal, name)
+}
+
+ChatOpener = Callable[[], Chat]
+
+
+def run(job: Job, settings: Settings, open_chat: ChatOpener, run_start: RunStart) -> int:
+    """Carry out `job` with the chat that `open_chat` gives; the exit code.
+
+    `run_start` begins the lines of `--output jsonl`; it is the one that the chat's trace begins with.
+    """
+    return asyncio.run(_Run(job, settings, open_chat, run_start).main())
+
+
+class _Run:
+    def __init__(self, job: Job, settings: Settings, open_chat: ChatOpener, run_start: RunStart) -> None:
+        self._job = job
+        self._open_chat = open_chat
+        self._run_start = run_start
+        self._notes = Notes(settings.color)
+        self._outcome = Outcome()
+        self._chat: Chat | None = None
+        self._replying = False
+        self._stop: int | None = None  # the exit code of what interrupted the run
+        self._work: asyncio.Task[None] | None = None
+
+    async def main(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number, code in SIGNALS.items():
+            loop.add_signal_handler(number, self._interrupt, code)
+        if self._job.timeout_s is not None:
+            loop.call_later(self._job.timeout_s, self._interrupt, EXIT_TIMEOUT)
+        try:
+            sink: Sink = OutFile(self._job.out) if self._job.out else Stdout(partial(self._interrupt, EXIT_PIPE))
+        except LingchatError as problem:
+            self._fail(problem)
+            await self._close_chat()
+            return self._outcome.exit
+        terminal = self._job.out is None and os.isatty(1)
+        form = make_form(self._job.output, sink, terminal=terminal, run_start=self._run_start)
+        self._work = asyncio.create_task(self._answer(form))
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            pass  # by `_interrupt`, which said why
+        except LingchatError as problem:
+            self._fail(problem)
+        self._settle()
+        self._work = asyncio.create_task(self._finish(form, sink))
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            self._outcome.exit = self._stop or 1  # a reader that has stopped reading; a signal ended the wait
+        await self._close_chat()
+        return self._outcome.exit
+
+    def _interrupt(self, code: int) -> None:
+        """Stop with `code`: the reply first, so that what there is of it is kept; whatever still waits, if need be."""
+        again = self._stop is not None
+        if not again:
+            self._stop = code
+        if self._chat is not None and self._replying and not again:
+            self._chat.cancel()
+            asyncio.get_running_loop().call_later(STOP_GRACE_S, self._abandon)
+        else:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+
+    async def _answer(self, form: Form) -> None:
+        """The run itself: engine and standard input at the same time, then the reply."""
+        chat = self._chat = self._open_chat()
+        loading = asyncio.create_task(self._load(chat, form))
+        reading = asyncio.create_task(self._message())
+        try:  # whichever fails first ends the run: a missing model is told at once, though a pipe is still silent
+            await asyncio.wait((loading, reading), return_when=asyncio.FIRST_EXCEPTION)
+            for task in sorted((loading, reading), key=lambda task: not task.done()):
+                await task
+        finally:
+            loading.cancel()
+            reading.cancel()
+        text = reading.result()
+        self._replying = True
+        async for event in chat.send(text):
+            self._notes.clear()
+            form.add(event)
+            if isinstance(event, Error):
+                self._fail(from_code(event.code, event.message))
+            elif isinstance(event, Warn):
+                self._notes.say(event.message)
+        self._replying = False
+
+    async def _load(self, chat: Chat, form: Form) -> None:
+        async for event in chat.start():
+            form.add(event)
+            if isinstance(event, Engine):
+                self._notes.engine(event)
+            elif isinstance(event, Warn):
+                self._notes.say(event.message)
+
+    async def _message(self) -> str:
+        job = self._job
+        attachments = read_attachments(job.attachments)
+        data = ""
+        if job.stdin or job.prompt_is_stdin:
+            data = await read_stdin(self._notes.say, whole=job.prompt_is_stdin)
+        if job.prompt_is_stdin:
+            return message(data.removesuffix("\n"), attachments, "")
+        return message(job.prompt, attachments, data)
+
+    def _fail(self, problem: LingchatError) -> None:
+        if self._outcome.error is None:
+            self._outcome.status, self._outcome.exit = "error", problem.exit_code
+            self._outcome.error = {"code": problem.code, "message": str(problem)}
+            self._notes.say(str(problem), error=True)
+
+    def _settle(self) -> None:
+        """What an interruption makes of the outcome."""
+        if self._stop is None:
+            return
+        outcome = self._outcome
+        outcome.exit = self._stop
+        if self._stop == EXIT_TIMEOUT:
+            text = f"the time limit of {self._job.timeout_s:g} s is over"
+            outcome.status, outcome.error = "error", {"code": "timeout", "message": text}
+            self._notes.say(text, error=True)
+        elif self._stop != EXIT_PIPE:
+            outcome.status, outcome.error = "cancel", {"code": "cancelled", "message": "stopped by a signal"}
+            self._notes.clear()
+        else:
+            outcome.status, outcome.error = "cancel", None
+
+    async def _finish(self, form: Form, sink: Sink) -> None:
+        """The end of the result, and `--stats`."""
+        outcome = self._outcome
+        stats = self._chat.stats if self._chat is not None else RunStats()
+        if self._chat is not None:
+            outcome.session = self._chat.session.id if self._chat.session is not None else None
+            outcome.run = self._chat.trace.id if self._chat.trace is not None else None
+        try:
+            form.end(outcome, stats, now_ns())
+            whole = outcome.exit == 0 or self._job.output == "json"
+            await sink.finish(keep=whole)
+            if not whole and self._job.out:
+                self._notes.say(f"{self._job.out} is left as it was, since the reply is not whole")
+        except StdoutClosed:
+            outcome.exit = self._stop or EXIT_PIPE
+        except LingchatError as problem:
+            self._fail(problem)
+        if self._job.stats and stats.current is not None:
+            self._notes.block(report(stats))
+
+    async def _close_chat(self) -> None:
+        if self._chat is None:
+            return
+        try:
+            await self._chat.close(self._outcome.exit)
+        except LingchatError as problem:
+            self._fail(problem)

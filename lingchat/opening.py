@@ -1,0 +1,76 @@
+"""How a chat comes to be: its session, its trace and the first line of it. The same for every front end.
+
+Knows nothing of screens or streams; the engine is given.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from lingchat import __version__
+from lingchat.chat import Chat
+from lingchat.config import Settings, paths
+from lingchat.engines.api import Engine
+from lingchat.errors import SessionError
+from lingchat.events import RunStart, now_ns
+from lingchat.session import Session, SessionStore
+from lingchat.trace import TraceWriter, new_run_id
+
+
+def run_start(settings: Settings, argv: Sequence[str] = ()) -> RunStart:
+    """The first event of a run that begins now."""
+    return RunStart(
+        t_ns=now_ns(),
+        id=new_run_id(),
+        wall=datetime.now().astimezone().isoformat(timespec="milliseconds"),
+        argv=("lingchat", *argv),
+        cwd=os.getcwd(),
+        version=__version__,
+        machine=machine(),
+        model=settings.model or "",
+        sampling=settings.sampling_fields(),
+    )
+
+
+def open_chat(
+    engine: Engine, settings: Settings, start: RunStart, *, last: bool = False, resume: str | None = None
+) -> Chat:
+    """A chat on `engine`: in the last session, the one named, or a new one. A new private one leaves nothing on the disk.
+
+    Raises SessionError when the session is not there or open elsewhere.
+    """
+    unkept = settings.private and not last and resume is None
+    session = None if unkept else _session(last, resume)
+    trace = None if settings.private else TraceWriter.create(paths().runs, start)
+    return Chat(engine, session, trace, settings)
+
+
+def _session(last: bool, resume: str | None) -> Session:
+    store = SessionStore(paths().sessions)
+    if last:
+        resume = store.last_id()
+        if resume is None:
+            raise SessionError("there is no session yet to go on with: leave -c out")
+    if resume is not None:
+        return store.open(resume)
+    return store.create()
+
+
+def machine() -> str:
+    """Processor, threads and system, as a trace and a replayed figure name them."""
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{_processor()}, {threads} threads, {platform.system()} {platform.machine()}"
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or "unknown processor"
