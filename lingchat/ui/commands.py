@@ -49,7 +49,7 @@ COMMANDS: tuple[Command, ...] = (
         "model",
         ("temperature=", "top_p=", "top_k=", "min_p=", "repetition_penalty=", "seed=", "max_tokens=", "reset"),
     ),
-    Command("think", "[on|off|stop]", "show or fold reasoning, or end it early", "model", ("on", "off", "stop")),
+    Command("think", "[on|off]", "open or fold the reasoning of replies", "model", ("on", "off")),
     Command("spec", "[off|on|K]", "drafting: off, on, or at most K drafts a round", "model", ("off", "on", "4", "8")),
     Command("restart", "", "start the engine again", "model"),
     Command("stats", "[turn|session|reset]", "latency figures in full", "latency", ("turn", "session", "reset")),

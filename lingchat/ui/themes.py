@@ -5,12 +5,11 @@ Meaning never hangs on colour alone, so all three also read without any (NO_COLO
 
 from __future__ import annotations
 
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 _SHARED = {
     "block-cursor-text-style": "none",
     "input-cursor-text-style": "none",
-    "footer-description-foreground": "$text-muted",
 }
 
 DARK = Theme(
@@ -28,6 +27,8 @@ DARK = Theme(
     dark=True,
     variables={
         **_SHARED,
+        "quiet": "#878f99",
+        "faint": "#555d67",
         "border": "#3a424c",
         "border-blurred": "#2a3038",
         "input-cursor-background": "#d5d8dc",
@@ -58,6 +59,8 @@ LIGHT = Theme(
     dark=False,
     variables={
         **_SHARED,
+        "quiet": "#6f6a60",
+        "faint": "#a8a294",
         "border": "#c9c4b8",
         "border-blurred": "#dcd8cd",
         "input-cursor-background": "#23272c",
@@ -73,4 +76,33 @@ LIGHT = Theme(
     },
 )
 
-THEMES: dict[str, str] = {"dark": DARK.name, "light": LIGHT.name, "ansi": "ansi-dark"}
+# Of other themes: what is said quietly, and what hardly at all.
+DEFAULTS = {"quiet": "#8a8a8a", "faint": "#6a6a6a"}
+
+ANSI = Theme(
+    name="lingchat-ansi",
+    ansi=True,
+    primary="ansi_blue",
+    secondary="ansi_cyan",
+    warning="ansi_yellow",
+    error="ansi_red",
+    success="ansi_green",
+    accent="ansi_magenta",
+    foreground="ansi_default",
+    background="ansi_default",
+    surface="ansi_default",
+    panel="ansi_default",
+    boost="ansi_default",
+    dark=True,
+    variables={
+        **BUILTIN_THEMES["ansi-dark"].variables,
+        **_SHARED,
+        "quiet": "ansi_bright_black",
+        "faint": "ansi_bright_black",
+        "border": "ansi_bright_black",
+        "border-blurred": "ansi_bright_black",
+    },
+)
+
+OWN = (DARK, LIGHT, ANSI)
+THEMES: dict[str, str] = {"dark": DARK.name, "light": LIGHT.name, "ansi": ANSI.name}

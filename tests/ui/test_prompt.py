@@ -202,7 +202,7 @@ async def test_popup_completes_commands_and_arguments() -> None:
         assert app.popup.display
         await pilot.press("tab")
         assert app.prompt.text == "/theme "
-        assert [row.text for row in app.popup.rows][0] == "/theme dark"
+        assert next(row.text for row in app.popup.rows) == "/theme dark"
         await pilot.press("down", "tab")
         assert app.prompt.text == "/theme light"
         await pilot.press("enter")

@@ -63,14 +63,14 @@ class Popup(Static):
         shown = self.rows[first : first + room]
         width = max((len(row.label) for row in shown), default=0)
         width = min(width, max(8, self.app.size.width // 2))
-        lines = [Content.styled(self._title, "$text-muted")] if self._title else []
+        lines = [Content.styled(self._title, "$quiet")] if self._title else []
         if not self.rows:
-            lines.append(Content.styled("nothing found", "$text-muted"))
+            lines.append(Content.styled("nothing found", "$quiet"))
         for number, row in enumerate(shown, first):
             label = visible(row.label)
             label = label if len(label) <= width or not row.help else label[: width - 1] + "…"
             mark, style = ("›", "bold $accent") if number == self._at else (" ", "")
             help_text = f"  {row.help}" if row.help else ""
-            lines.append(Content.assemble((f"{mark} {label:<{width}}", style), (help_text, "$text-muted")))
+            lines.append(Content.assemble((f"{mark} {label:<{width}}", style), (help_text, "$quiet")))
         self.update(Content("\n").join(lines))
         self.styles.height = len(lines)

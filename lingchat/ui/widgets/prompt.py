@@ -28,6 +28,7 @@ from lingchat.visible import visible
 CHIP_LINES = 20
 CHIP_BYTES = 2_048
 POPUP_MATCHES = 50
+FREE_KEYS = ("question_mark", "1", "2", "3")
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,12 @@ class Prompt(TextArea, inherit_bindings=False):
         self._walk_from: Typed | None = None
         self._expected: str | None = None  # text set by us; any other text ends walking and searching
         self._searching: Typed | None = None
+
+    def check_consume_key(self, key: str, character: str | None = None) -> bool:
+        """An empty prompt lets the screen look at `?` and digits first (help, first prompts)."""
+        if key in FREE_KEYS and not self.text:
+            return False
+        return super().check_consume_key(key, character)
 
     # ------------------------------------------------------------------ content
 

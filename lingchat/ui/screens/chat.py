@@ -1,0 +1,451 @@
+"""The main screen: header, conversation, latency, prompt, status line. It lays out, routes keys, and says what goes on.
+
+Turns run in `turns`, commands in `slash`, sizes come from `layout`; this file connects them with widgets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import events, on
+from textual.actions import SkipAction
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Static, TextArea
+
+from lingchat import events as ev
+from lingchat.config import Settings
+from lingchat.errors import DiskError
+from lingchat.ui import saying, tree
+from lingchat.ui.commands import Call, Command, Unknown, parse
+from lingchat.ui.counter import Counter
+from lingchat.ui.first_prompts import FIRST_PROMPTS
+from lingchat.ui.history import Draft, History
+from lingchat.ui.layout import Latency, after, layout
+from lingchat.ui.screens.help import HelpScreen
+from lingchat.ui.screens.notice import TextScreen
+from lingchat.ui.slash import Slash
+from lingchat.ui.turns import Turns
+from lingchat.ui.widgets.conversation import Conversation
+from lingchat.ui.widgets.latency import LatencyLine, LatencyPanel
+from lingchat.ui.widgets.popup import Popup
+from lingchat.ui.widgets.prompt import Prompt, Typed
+from lingchat.ui.widgets.queue import QueueView
+from lingchat.ui.widgets.status import Header, StatusLine
+from lingchat.ui.widgets.welcome import Welcome
+from lingchat.visible import visible
+
+if TYPE_CHECKING:
+    from lingchat.chat import Chat
+    from lingchat.session import Node, SessionStore
+
+TICK_S = 0.25  # stall line and lag are looked at four times a second, and only while a reply runs
+QUIT_AGAIN_S = 1.5
+DRAFT_S = 0.5
+
+
+def _key(keys: str, action: str, description: str, name: str) -> Binding:
+    return Binding(keys, action, description, show=False, priority=True, id=f"chat.{name}")
+
+
+class ChatScreen(Screen[None], inherit_bindings=False):
+    """One chat on a terminal of any size."""
+
+    AUTO_FOCUS = "#prompt"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _key("escape", "escape", "close list, leave messages, stop the reply", "escape"),
+        _key("ctrl+c", "interrupt", "copy selection, stop, clear, twice: quit", "interrupt"),
+        _key("ctrl+d", "quit_empty", "quit when the prompt is empty", "quit"),
+        _key("f1", "help", "keys and commands (also ? on an empty prompt)", "help"),
+        _key("question_mark", "help_empty", "", "help_empty"),
+        _key("f2,ctrl+t", "latency", "latency: panel, strip, off", "latency"),
+        _key("f3,alt+r", "reasoning", "open or fold reasoning", "reasoning"),
+        _key(
+            "alt+up,ctrl+up", "cursor(-1)", "walk over messages: c copy, o open, e edit, r again, b branch", "cursor_up"
+        ),
+        _key("alt+down,ctrl+down", "cursor(1)", "", "cursor_down"),
+        _key("pageup", "page(-1)", "scroll the conversation", "page_up"),
+        _key("pagedown", "page(1)", "", "page_down"),
+        _key("ctrl+home", "top", "to the first message", "top"),
+        _key("ctrl+end", "bottom", "to the newest text", "bottom"),
+        _key("ctrl+n", "slash('new')", "new session", "new"),
+        _key("ctrl+o", "slash('sessions')", "sessions", "sessions"),
+        _key("alt+1", "first(1)", "ask a first prompt (also 1 2 3 on an empty chat)", "first_1"),
+        _key("alt+2", "first(2)", "", "first_2"),
+        _key("alt+3", "first(3)", "", "first_3"),
+        _key("1", "first_empty(1)", "", "first_empty_1"),
+        _key("2", "first_empty(2)", "", "first_empty_2"),
+        _key("3", "first_empty(3)", "", "first_empty_3"),
+    ]
+
+    def __init__(
+        self,
+        chat: Chat,
+        settings: Settings,
+        store: SessionStore | None,
+        history: History,
+        draft: Draft,
+        *,
+        prompts: Sequence[str] = (),
+        provenance: str = "live",
+        read_only: bool = False,
+        clock_ns: Callable[[], int] = ev.now_ns,
+    ) -> None:
+        """`prompts` are sent first, one after the other; `clock_ns` is the clock of the engine's events."""
+        super().__init__()
+        self.chat = chat
+        self.settings = settings
+        self.store = store
+        self.history = history
+        self.history.private = settings.private
+        self.draft = draft
+        self._prompts = prompts
+        self._clock_ns = clock_ns
+        self.provenance = provenance
+        self.read_only = read_only
+        self.editing: Node | None = None  # the user message that the prompt's text will replace
+        self.turns = Turns(self, chat, lambda work: self.run_worker(work, group="chat"), clock_ns)
+        self.slash = Slash(self)
+        self.counter = Counter(chat, self.changed, lambda work: self.run_worker(work, group="count", exclusive=True))
+        self._wish: Latency | None = None if settings.origins.get("panel", "default") == "default" else settings.panel  # type: ignore[assignment]
+        self._shown: Latency = "off"
+        self._reasoning_open = False
+        self._quit_until = 0.0
+        self._tick: Timer | None = None
+        self._draft_timer: Timer | None = None
+
+    # ------------------------------------------------------------------ widgets
+
+    def compose(self) -> ComposeResult:
+        popup = Popup()
+        self.conversation = Conversation(id="conversation")
+        self.prompt = Prompt(popup, self.history, self.turns.take_back)
+        self._header, self._status, self._queue = Header(), StatusLine(), QueueView()
+        self._welcome = Welcome(FIRST_PROMPTS)
+        self._panel = LatencyPanel(provenance=self.provenance, clock_ns=self._clock_ns, id="dock")
+        self._line = LatencyLine(provenance=self.provenance, clock_ns=self._clock_ns, id="strip")
+        self._stall = Static("", id="stall", markup=False)
+        self._notice = Static("", id="notice", markup=False)
+        self._stall.display = self._notice.display = False
+        yield self._header
+        with Horizontal(id="stage"):
+            with Vertical(id="talk"):
+                yield self._welcome
+                yield self.conversation
+            yield self._panel
+        with Vertical(id="foot"):
+            yield self._line
+            yield self._stall
+            yield self._notice
+            yield self._queue
+            yield popup
+            with Horizontal(id="entry") as entry:
+                entry.display = not self.read_only
+                yield Static("›", id="mark")
+                yield self.prompt
+        yield self._status
+
+    async def on_mount(self) -> None:
+        self._tick = self.set_interval(TICK_S, self.turns.tick, pause=True)
+        await self.reload()
+        text = self.draft.load()
+        if text:
+            self.prompt.put_text(text)
+        self._arrange()
+        self.turns.start()
+        for prompt in self._prompts:
+            self.turns.submit(Typed(prompt, {}))
+
+    def on_unmount(self) -> None:
+        self.draft.save(self.prompt.typed.full)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._arrange()
+
+    def _arrange(self) -> None:
+        shape = layout(self.app.size.width, self.app.size.height, self._wish)
+        self._shown = shape.latency
+        self.set_class(shape.tiny, "-tiny")
+        self.set_class(shape.flat, "-flat")
+        self._panel.display = shape.latency == "panel"
+        self._line.display = shape.latency == "strip"
+        self.changed()
+
+    # ------------------------------------------------------------------ what turns ask for
+
+    async def reload(self, upto: Node | None = None) -> None:
+        """Show the session's active branch, as far as before `upto`."""
+        session = self.chat.session
+        shown = tree.views(session, upto) if session is not None else []
+        await self.conversation.show_turns(shown)
+        self.changed()
+
+    def engine_event(self, event: ev.AnyEvent) -> None:
+        for view in (self._panel, self._line):
+            view.fold(self.chat.stats, event)
+
+    def turn_event(self, event: ev.AnyEvent) -> None:
+        self.engine_event(event)
+        if isinstance(event, ev.TurnEnd) and self.chat.session is not None:
+            tree.name_messages(self.conversation, self.chat.session)
+
+    def streaming(self, on: bool) -> None:
+        assert self._tick is not None
+        if on:
+            self._tick.resume()
+        else:
+            self._tick.pause()
+            if self.chat.session is not None:
+                tree.name_messages(self.conversation, self.chat.session)
+
+    def note(self, text: str, error: bool = False) -> None:
+        """Say something above the prompt until the next thing is sent or esc is pressed; empty text says nothing."""
+        if not self.is_mounted:
+            return
+        self._notice.set_class(error, "-error")
+        self._notice.update(visible(text))
+        self._notice.display = bool(text)
+
+    def give_back(self, typed: Typed) -> None:
+        self.prompt.prepend(typed)
+
+    def changed(self) -> None:
+        """Draw what depends on state: header, status, queue, stall line, welcome. Cheap; equal content repaints nothing."""
+        if not self.is_mounted:
+            return
+        turns = self.turns
+        name = self.model_name
+        self._header.say(name, self.chat.title, saying.engine_state(turns), self.provenance)
+        empty = not self.conversation.messages
+        self._welcome.display, self.conversation.display = empty, not empty
+        if empty:
+            self._welcome.say(name, turns.engine, turns.failure, turns.info is not None and turns.info.demo)
+        self._queue.show(turns.waiting, turns.held)
+        self._stall.display = turns.stall is not None
+        if turns.stall is not None:
+            self._stall.update(saying.stall_line(turns.stall))
+        quitting = time.monotonic() < self._quit_until
+        text, style = saying.activity(
+            turns, self.chat.stats.current, editing=self.editing is not None, quitting=quitting
+        )
+        counter, over = self.counter.text(turns.context)
+        hints = saying.hints(turns, private=self.history.private)
+        self._status.say(text, style, counter, "$error" if over else "$quiet", hints)
+
+    @property
+    def model_name(self) -> str:
+        """The best name known so far."""
+        turns = self.turns
+        if turns.info is not None:
+            return turns.info.name
+        return (turns.engine.model if turns.engine is not None else "") or self.settings.model or "default model"
+
+    # ------------------------------------------------------------------ the prompt
+
+    @on(TextArea.Changed, "#prompt")
+    def _typed(self) -> None:
+        self.counter.changed(self.prompt.typed, self.turns.ready)
+        if self._draft_timer is not None:
+            self._draft_timer.stop()
+        self._draft_timer = self.set_timer(DRAFT_S, self._keep_draft)
+
+    def _keep_draft(self) -> None:
+        try:
+            self.draft.save(self.prompt.typed.full if not self.history.private else "")
+        except DiskError as error:
+            self.note(str(error), error=True)
+
+    @on(Prompt.Submitted)
+    def _submitted(self, message: Prompt.Submitted) -> None:
+        typed = message.typed
+        self.note("")
+        if not typed.shown.strip():
+            self.turns.resume()
+            return
+        what = Unknown("", None) if typed.shown.strip() == "/" else parse(typed.full)
+        if isinstance(what, Unknown):
+            self.note(what.message, error=True)
+            return
+        if isinstance(what, Call):
+            if self.turns.busy and not what.command.while_busy:
+                self.note(f"/{what.command.name} waits for the reply: esc stops it", error=True)
+                return
+            self.prompt.clear_all()
+            self._remember(typed)
+            self.slash.run(what)
+            return
+        self.prompt.clear_all()
+        self._remember(typed)
+        full = Typed(what.text, {}) if what.text != typed.full else typed
+        editing, self.editing = self.editing, None
+        if editing is not None and not self.turns.busy:
+            self.turns.edit(editing, full)
+        else:
+            self.turns.submit(full)
+
+    def _remember(self, typed: Typed) -> None:
+        try:
+            self.history.add(typed.full)
+        except DiskError as error:
+            self.note(str(error), error=True)
+
+    def run_from_palette(self, command: Command) -> None:
+        """Run a command picked by name; one that must be told something waits in the prompt."""
+        if command.hint and not command.hint.startswith("["):
+            self.prompt.put(Typed(f"/{command.name} ", {}))
+            self.prompt.focus()
+        else:
+            self.action_slash(command.name)
+
+    @on(Prompt.EditorWanted)
+    def _editor(self) -> None:
+        self.slash.run(cast("Call", parse("/editor")))
+
+    # ------------------------------------------------------------------ keys
+
+    def action_escape(self) -> None:
+        """List, then message cursor, then editing, then what was said, then the reply."""
+        if self.prompt.close_popup():
+            return
+        if self.conversation.cursor is not None:
+            self.conversation.action_leave_cursor()
+        elif self.editing is not None:
+            self.editing = None
+            self.prompt.clear_all()
+            self.changed()
+        elif self.turns.busy:
+            self.turns.stop()
+        else:
+            self.note("")
+            self.clear_selection()
+
+    def action_interrupt(self) -> None:
+        """Copy what is selected; else stop; else clear; else quit when pressed again within 1.5 s."""
+        selected = self.get_selected_text() or self.prompt.selected_text
+        if selected:
+            self.app.copy_to_clipboard(selected)
+            self.clear_selection()
+            self.prompt.move_cursor(self.prompt.cursor_location)
+            self.note("copied")
+        elif self.turns.busy and not self.turns.stopping:
+            self.turns.stop()
+        elif self.prompt.text:
+            self.prompt.close_popup()
+            self.prompt.clear_all()
+        elif time.monotonic() < self._quit_until:
+            self.app.exit()
+        else:
+            self._quit_until = time.monotonic() + QUIT_AGAIN_S
+            self.set_timer(QUIT_AGAIN_S, self.changed)
+            self.changed()
+
+    def action_quit_empty(self) -> None:
+        if self.prompt.text:
+            self.prompt.action_delete_right()
+        else:
+            self.app.exit()
+
+    def action_help(self) -> None:
+        self.app.push_screen(HelpScreen([("keys", self), ("prompt", self.prompt), ("app", self.app)]))
+
+    def action_help_empty(self) -> None:
+        if self.prompt.text or not self.prompt.has_focus:
+            raise SkipAction
+        self.action_help()
+
+    def action_latency(self) -> None:
+        self._wish = after(self._shown, self.app.size.width)
+        self._arrange()
+        for view in (self._panel, self._line):
+            view.fold(self.chat.stats, None)
+
+    def action_reasoning(self) -> None:
+        self.conversation.action_toggle_reasoning()
+
+    def action_cursor(self, step: int) -> None:
+        self.conversation.action_cursor(step)
+
+    def action_page(self, pages: int) -> None:
+        height = max(1, self.conversation.size.height - 2)
+        self.conversation.scroll_relative(y=pages * height, animate=False)
+
+    def action_top(self) -> None:
+        self.conversation.scroll_home(animate=False)
+
+    def action_bottom(self) -> None:
+        self.conversation.scroll_to_end()
+
+    def action_slash(self, name: str) -> None:
+        message = Prompt.Submitted(Typed(f"/{name}", {}))
+        what = parse(message.typed.full)
+        assert isinstance(what, Call)
+        if self.turns.busy and not what.command.while_busy:
+            self.note(f"/{name} waits for the reply: esc stops it", error=True)
+        else:
+            self.slash.run(what)
+
+    def action_first(self, number: int) -> None:
+        """Ask one of the prompts that an empty chat offers."""
+        if self.conversation.messages or self.read_only:
+            raise SkipAction
+        self.turns.submit(Typed(FIRST_PROMPTS[number - 1][1], {}))
+
+    def action_first_empty(self, number: int) -> None:
+        if self.prompt.text or self.turns.waiting or not self.prompt.has_focus:
+            raise SkipAction
+        self.action_first(number)
+
+    # ------------------------------------------------------------------ messages of the conversation
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """The keyboard is the prompt's, except while the message cursor walks: a click must not take it away."""
+        if event.widget is not self.prompt and self.conversation.cursor is None and not self.read_only:
+            self.call_later(self.prompt.focus)
+
+    @on(Conversation.CursorLeft)
+    def _back_to_prompt(self) -> None:
+        self.prompt.focus()
+
+    @on(Conversation.Copy)
+    def _copy(self, message: Conversation.Copy) -> None:
+        self.app.copy_to_clipboard(message.text)
+        self.note(f"copied code block {message.code}" if message.code else "copied")
+
+    @on(Conversation.Open)
+    def _open(self, message: Conversation.Open) -> None:
+        self.app.push_screen(TextScreen(message.view.name or message.view.role, message.text))
+
+    @on(Conversation.OpenLink)
+    def _link(self, message: Conversation.OpenLink) -> None:
+        """A link of the model's is shown and copied, never followed by itself."""
+        self.app.copy_to_clipboard(message.href)
+        self.note(f"copied the link {message.href}")
+
+    @on(Conversation.Edit)
+    def _edit(self, message: Conversation.Edit) -> None:
+        self.slash.begin_edit(message.view.node_id)
+
+    @on(Conversation.Regenerate)
+    def _regenerate(self, message: Conversation.Regenerate) -> None:
+        self.slash.regenerate(message.view.node_id)
+
+    @on(Conversation.Branch)
+    async def _branch(self, message: Conversation.Branch) -> None:
+        await self.slash.branch(message.view.node_id)
+
+    @on(Conversation.Sibling)
+    async def _sibling(self, message: Conversation.Sibling) -> None:
+        await self.slash.step_sibling(message.view.node_id, message.step)
+
+    def show_reasoning(self, on: bool | None) -> None:
+        """Open (True) or fold (False) all reasoning, now and in replies to come; None turns it round."""
+        self._reasoning_open = not self._reasoning_open if on is None else on
+        for message in self.conversation.messages:
+            if message.has_reasoning and message.reasoning_open != self._reasoning_open:
+                message.toggle_reasoning()
+        self.note("reasoning is shown" if self._reasoning_open else "reasoning is folded")

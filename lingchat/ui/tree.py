@@ -1,0 +1,75 @@
+"""The session's tree as the conversation shows it: nodes of the active branch as turn views.
+
+Knows sessions and turn views; draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from lingchat.ui.widgets.conversation import Conversation
+from lingchat.ui.widgets.message import TurnView
+
+if TYPE_CHECKING:
+    from lingchat.session import Node, Session
+
+SHOWN_ROLES = ("user", "assistant")
+
+
+def clock_time(stamp: str) -> str:
+    """`09:41` of an ISO time in the user's zone; nothing when it is no time."""
+    try:
+        return datetime.fromisoformat(stamp).astimezone().strftime("%H:%M")
+    except ValueError:
+        return ""
+
+
+def view(node: Node, siblings: Sequence[Node], number: int) -> TurnView:
+    """A node as a turn view; `number` counts replies."""
+    place = next((at for at, other in enumerate(siblings, 1) if other.id == node.id), 1)
+    user = node.role == "user"
+    return TurnView(
+        node.role,
+        node.content,
+        str(node.id),
+        time=clock_time(node.time) if user else "",
+        header="" if user else f"#{number}",
+        reasoning=node.reasoning,
+        footer=node.footer,
+        stop=node.stop,
+        sibling=place,
+        siblings=max(1, len(siblings)),
+    )
+
+
+def views(session: Session, upto: Node | None = None) -> list[TurnView]:
+    """The active branch from its root, as far as the node before `upto`."""
+    found = []
+    replies = 0
+    for node in session.path():
+        if upto is not None and node.id == upto.id:
+            break
+        if node.role in SHOWN_ROLES:
+            replies += node.role == "assistant"
+            found.append(view(node, session.siblings(node), replies))
+    return found
+
+
+def find(session: Session, node_id: str) -> Node | None:
+    """The node that a message on the screen is; None for one that is not kept (a refused prompt)."""
+    return session.node(int(node_id)) if node_id else None
+
+
+def name_messages(conversation: Conversation, session: Session) -> None:
+    """Tell the messages on the screen which nodes they are, and which siblings they have."""
+    nodes = [node for node in session.path() if node.role in SHOWN_ROLES]
+    messages = [message for message in conversation.messages if message.view.role in SHOWN_ROLES]
+    for message, node in zip(messages, nodes, strict=False):
+        told = view(node, session.siblings(node), 0)
+        known = message.view
+        named = replace(known, node_id=told.node_id, sibling=told.sibling, siblings=told.siblings)
+        if message.view.role == node.role and named != known:
+            message.set_view(named)
