@@ -181,13 +181,12 @@ def _make_tables(db: sqlite3.Connection) -> None:
 def _update(db: sqlite3.Connection, file: Path, row: _Row) -> None:
     """Reads what is new in a file."""
     try:
+        if _stamp(file.stat()) == (row.inode, row.size, row.mtime_ns):
+            return
         with file.open("rb") as source:
-            status = os.fstat(source.fileno())
-            seen = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if seen == (row.inode, row.size, row.mtime_ns):
-                return
+            stamp = _stamp(os.fstat(source.fileno()))
             version = version_of(source.readline(), file.stem)
-            if status.st_ino != row.inode or status.st_size < row.settled:
+            if stamp[0] != row.inode or stamp[1] < row.settled:
                 row = _Row(file.stem)  # another file than before
             source.seek(row.settled)
             data = source.read()
@@ -195,12 +194,16 @@ def _update(db: sqlite3.Connection, file: Path, row: _Row) -> None:
         return
     except SessionError:  # from a newer version: it cannot be listed, opening it says why
         return
-    row.inode, row.size, row.mtime_ns = seen
+    row.inode, row.size, row.mtime_ns = stamp
     _forget(db, row.id, above=row.settled_node)
     _take_lines(db, row, data, version)
     db.execute(
         f"REPLACE INTO sessions VALUES ({', '.join('?' * len(_Row.__struct_fields__))})", msgspec.structs.astuple(row)
     )
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _take_lines(db: sqlite3.Connection, row: _Row, data: bytes, version: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -225,3 +226,21 @@ def test_the_trash_is_emptied_after_a_week(store):
     assert store.deleted() == [one]
     store.empty_trash()
     assert store.deleted() == []
+
+
+def test_several_may_make_the_index_at_once(store):
+    names = {said(store, f"needle {i}") for i in range(5)}
+    found, failed = [], []
+
+    def look():
+        try:
+            found.append({hit.session for hit in SessionStore(store.root).search("needle")})
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == [] and found == [names] * 6
