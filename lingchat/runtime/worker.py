@@ -21,7 +21,7 @@ from lingchat.errors import EngineError, LingchatError
 from lingchat.events import AnyEvent, now_ns
 
 if TYPE_CHECKING:
-    from lingchat.catalog.fetch import Progress
+    from lingchat.catalog.store import Progress
     from lingchat.runtime.engine import Runtime
 
 

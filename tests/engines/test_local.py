@@ -1,0 +1,229 @@
+"""The built-in engine as a front end meets it: a process that answers, stops at a word, dies loudly, and never outlives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from lingchat.engines.api import ChatRequest, Message, Sampling
+from lingchat.engines.local import LocalEngine
+from lingchat.errors import EngineCrashed, LingchatError, ModelFileError, ModelNotFound, UsageError
+from lingchat.events import AnyEvent, Decode, Error, Text, TurnEnd, TurnFirst, TurnStart
+from make_models import write_gguf
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of two small layers: it babbles, but it babbles like a real one."""
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    write_gguf(path, "llama", "Q8_0")
+    return path
+
+
+@asynccontextmanager
+async def running(model: Path | str, **options: object) -> AsyncIterator[LocalEngine]:
+    engine = LocalEngine(str(model), **options)  # type: ignore[arg-type]
+    try:
+        async for _ in engine.start():
+            pass
+        yield engine
+    finally:
+        await engine.close()
+
+
+def ask(text: str = "the cat", *, tokens: int = 30, turn: int = 1, **sampling: object) -> ChatRequest:
+    values = {"temperature": 0.0, "max_tokens": tokens, **sampling}
+    return ChatRequest(messages=(Message("user", text),), sampling=Sampling(**values), turn=turn)  # type: ignore[arg-type]
+
+
+async def collect(engine: LocalEngine, request: ChatRequest) -> list[AnyEvent]:
+    return [event async for event in engine.chat(request)]
+
+
+def tokens_of(events: list[AnyEvent]) -> int:
+    return sum(sum(event.k) for event in events if isinstance(event, Decode))
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, f"waited {DEADLINE_S} s for: {what}"
+        os.sched_yield()
+
+
+async def test_a_conversation(tiny: Path) -> None:
+    async with running(tiny, context=200) as engine:
+        info = await engine.info()
+        assert (info.architecture, info.quantization, info.context) == ("LlamaForCausalLM", "Q8_0", 200)
+        assert info.weights_bytes > 0 and info.kv_bytes > 0
+        engine.cancel()  # nothing runs: no effect
+
+        events = await collect(engine, ask())
+        kinds = [type(event) for event in events]
+        assert kinds[0] is TurnStart and kinds[-1] is TurnEnd
+        assert kinds.index(TurnFirst) < kinds.index(Decode)
+        first = next(event for event in events if isinstance(event, TurnFirst))
+        assert first.accepted <= first.started <= first.tokenized <= first.prefill_start <= first.prefill_end <= first.first_token
+        assert 1 <= tokens_of(events) <= 30
+        text = "".join(event.delta for event in events if isinstance(event, Text))
+
+        # The same prompt again reuses all of it but the last token, and says the same.
+        again = await collect(engine, ask(turn=2))
+        start = again[0]
+        assert isinstance(start, TurnStart) and start.reused == start.prompt_tokens - 1 > 0 and start.turn == 2
+        assert "".join(event.delta for event in again if isinstance(event, Text)) == text
+
+        # Two requests at once are answered in order.
+        one, two = await asyncio.gather(collect(engine, ask(turn=3)), collect(engine, ask("other", turn=4)))
+        assert one[-1].t_ns <= two[0].t_ns
+
+        # A prompt that does not fit is refused in a sentence, and the engine goes on.
+        refused = await collect(engine, ask("word " * 400, turn=5))
+        assert isinstance(refused[0], Error) and refused[0].code == "context_overflow"
+        assert isinstance(refused[-1], TurnEnd) and refused[-1].stop == "error"
+        with pytest.raises(UsageError, match="vocabulary"):
+            await engine.count(ChatRequest(ids=(10**6,)))
+        assert isinstance((await collect(engine, ask(turn=6)))[-1], TurnEnd)
+
+
+async def test_counts_are_answered_and_cancel_is_heard_while_decoding(tiny: Path) -> None:
+    async with running(tiny, context=8000) as engine:
+        seen: list[AnyEvent] = []
+        counted = 0
+        async for event in engine.chat(ask(tokens=5000, temperature=1.0, seed=4)):
+            seen.append(event)
+            if isinstance(event, Decode) and not counted:
+                counted = await engine.count("the cat and the hat")
+                assert not any(isinstance(event, TurnEnd) for event in seen)
+                engine.cancel()
+        assert counted > 2
+        assert isinstance(seen[-1], TurnEnd) and seen[-1].stop == "cancel"
+        assert tokens_of(seen) < 1000
+
+        # Whoever stops listening has cancelled: the next request does not wait for 5,000 tokens.
+        stream = engine.chat(ask(tokens=5000, turn=2, temperature=1.0, seed=4))
+        async for event in stream:
+            if isinstance(event, Decode):
+                break
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert (await collect(engine, ask(turn=3, tokens=3)))[-1].stop in ("length", "eos")  # type: ignore[union-attr]
+
+
+async def test_stop_strings_and_drafting_leave_the_text_alone(tiny: Path) -> None:
+    async with running(tiny) as engine:
+
+        async def text(**changes: object) -> str:
+            request = ask(tokens=60)
+            spec = changes.pop("spec", "on")
+            sampling = Sampling(temperature=0.0, max_tokens=60, **changes)  # type: ignore[arg-type]
+            request = ChatRequest(messages=request.messages, sampling=sampling, spec=spec)  # type: ignore[arg-type]
+            events = await collect(engine, request)
+            return "".join(event.delta for event in events if isinstance(event, Text))
+
+        whole = await text(spec="off")
+        assert len(whole) > 10
+        assert await text(spec="on") == await text(spec=5) == whole
+        mark = whole[6:9]
+        assert await text(stop=(mark,)) == whole[: whole.index(mark)]
+
+
+async def test_a_killed_worker_is_an_error_and_start_brings_it_back(tiny: Path) -> None:
+    async with running(tiny, context=8000) as engine:
+        seen: list[AnyEvent] = []
+        async for event in engine.chat(ask(tokens=5000, temperature=1.0, seed=4)):
+            seen.append(event)
+            if isinstance(event, Text) and engine.pid is not None:
+                os.kill(engine.pid, signal.SIGKILL)
+        error, end = seen[-2:]
+        assert isinstance(error, Error) and error.code == "engine_crashed" and "SIGKILL" in error.message
+        assert isinstance(end, TurnEnd) and end.stop == "error"
+        assert any(isinstance(event, Text) for event in seen)
+        with pytest.raises(EngineCrashed, match="/restart"):
+            await engine.count("hello")
+        dead = await collect(engine, ask(turn=2))
+        assert [type(event) for event in dead] == [Error, TurnEnd]
+        async for _ in engine.start():
+            pass
+        assert tokens_of(await collect(engine, ask(turn=3))) > 0
+        pid = engine.pid
+    assert engine.pid is None and pid is not None and gone(pid)
+    await engine.close()
+
+
+FRONT_END = """
+import asyncio, sys
+from lingchat.engines.api import ChatRequest, Message, Sampling
+from lingchat.engines.local import LocalEngine
+from lingchat.events import Decode
+
+async def main():
+    engine = LocalEngine(sys.argv[1], context=8000)
+    engine.spawn()
+    if sys.argv[2] == "loading":
+        print(engine.pid, flush=True)
+    async for _ in engine.start():
+        pass
+    said = False
+    async for event in engine.chat(ChatRequest(messages=(Message("user", "the"),), sampling=Sampling(temperature=1.0, seed=4))):
+        if isinstance(event, Decode) and not said:
+            said = True
+            print(engine.pid, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("while_it_is", ["loading", "decoding"])
+def test_a_worker_never_outlives_its_front_end(tiny: Path, while_it_is: str) -> None:
+    front = subprocess.Popen([sys.executable, "-c", FRONT_END, str(tiny), while_it_is], stdout=subprocess.PIPE, text=True)
+    assert front.stdout is not None
+    worker = int(front.stdout.readline())
+    assert not gone(worker)
+    family = children(worker)
+    front.kill()
+    front.wait()
+    wait_for(lambda: gone(worker), "the worker's end")
+    for child in family:
+        wait_for(lambda child=child: gone(child), "the end of the worker's own children")
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children") if Path("/proc").exists() else []
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+async def fails_to_start(model: object, error: type[LingchatError], match: str, **options: object) -> None:
+    engine = LocalEngine(str(model), **options)  # type: ignore[arg-type]
+    try:
+        with pytest.raises(error, match=match):
+            async for _ in engine.start():
+                pass
+    finally:
+        await engine.close()
+
+
+async def test_what_cannot_be_loaded_is_named(tiny: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(tiny.read_bytes()[:5000])
+    await fails_to_start(broken, ModelFileError, "broken.gguf")
+    await fails_to_start(tmp_path / "nowhere.gguf", ModelNotFound, "nowhere.gguf")
+    await fails_to_start(tiny, UsageError, "int4", dtype="int4")
