@@ -10,7 +10,6 @@ Knows nothing of models, engines or screens: it checks types and ranges, and its
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -151,6 +150,8 @@ def find_field(name: str, error: type[ConfigError] | type[UsageError], where: st
     field = BY_NAME.get(name)
     if field is not None:
         return field
+    import difflib  # for a typo only: a start must not pay for it
+
     near = difflib.get_close_matches(name, BY_NAME, n=1)
     hint = f", did you mean {near[0]}?" if near else "; `lingchat config show` lists them"
     raise error(f"{where}no setting is called {name}{hint}")

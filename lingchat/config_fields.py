@@ -5,7 +5,6 @@ Knows nothing of files, variables or flags but how they are called.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -115,8 +114,8 @@ def texts(value: Any) -> tuple[str, ...]:
     what = "a list of non-empty strings"
     if isinstance(value, str):
         try:
-            value = json.loads(value) if value.startswith("[") else [value]
-        except json.JSONDecodeError as error:
+            value = msgspec.json.decode(value) if value.startswith("[") else [value]
+        except msgspec.DecodeError as error:
             raise Invalid(what) from error
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) and item for item in value):
         raise Invalid(what)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -50,7 +49,7 @@ _IN_URL = re.compile(r"(\w+://[^/\s:@]*:)[^/\s@]+@")
 
 def new_run_id(now: datetime | None = None) -> str:
     """A name that sorts by time and does not repeat: 20250301-094107-3fa9c1."""
-    return f"{now or datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    return f"{now or datetime.now():%Y%m%d-%H%M%S}-{os.urandom(3).hex()}"
 
 
 def mask(text: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -51,7 +50,7 @@ class SessionStore:
 
     def create(self, title: str = "") -> Session:
         """A new session. Nothing is written before its first message (or its title)."""
-        name = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        name = f"{datetime.now():%Y%m%d-%H%M%S}-{os.urandom(3).hex()}"
         tree = Tree()
         tree.apply(Head(v=VERSION, id=name, created=self._wall()))
         session = Session(self._file(name), tree, self._wall)

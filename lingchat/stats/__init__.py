@@ -1,8 +1,8 @@
 """The door to the figures: everything the rest of the package uses of the statistics is imported from here.
 
-`fold` turns events into figures (the definitions stand in `tally`), `histogram` holds the distributions and
-`text` writes digits. All of it is pure: no I/O, no clock. Nothing else in the package computes or formats a
-latency or an acceptance.
+`fold` turns events into figures (the definitions stand in `tally`), `histogram` holds the distributions, `text` writes
+digits and `report` lays them out for `lingchat stats`. All of it is pure: no I/O, no clock. Nothing else in the package
+computes or formats a latency or an acceptance.
 """
 
 from __future__ import annotations
