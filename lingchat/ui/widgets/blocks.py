@@ -1,8 +1,8 @@
 """Splits streamed Markdown into finished top-level blocks and a growing tail.
 
 `BlockSplitter.append` takes any chunking. It decides only on whole lines, parses only the tail and only when a new line
-can end the open block, so a flush costs what the tail costs, never what the message costs. `finish` parses the whole
-text once; its blocks are the truth, whatever the chunking was. Blocks seen earlier differ from it only where later text
+can end the open block, so a flush costs what the tail costs, never what the message costs. `parse` takes the whole
+text at its end; its blocks are the truth, whatever the chunking was. Blocks seen earlier differ from it only where later text
 reaches back (a link reference defined below its use), and `Block.digest` says which.
 
 HTML is off: what the model wrote as tags is text and is shown. The source is never altered: offsets count characters of
@@ -14,10 +14,11 @@ Knows markdown-it; knows no widgets, no styles, no widths.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from threading import Lock
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -51,16 +52,26 @@ def _parser(core: list[str]) -> MarkdownIt:
 
 _BLOCKS = _parser(_CORE_BLOCK)
 _INLINE = _parser(_CORE_INLINE)
+# `parse` may run in a thread beside the splitter, and a parser's linkifier holds state.
+_WHOLE_LOCK = Lock()
+_WHOLE_BLOCKS = _parser(_CORE_BLOCK)
+_WHOLE_INLINE = _parser(_CORE_INLINE)
+LIGHT_LINES = 60
 
 
 @dataclass(frozen=True)
 class Block:
-    """One top-level block. `start` and `end` bound its lines in the message's text; `tokens` hold its inline parts."""
+    """One top-level block. `start` and `end` bound its lines in the message's text; `tokens` hold its inline parts.
+
+    A `light` block came from the splitter and is long: its inline parts are not parsed, so that the flush that ends it
+    costs no more than others. `parse` knows no light blocks.
+    """
 
     kind: str
     start: int
     end: int
     tokens: tuple[Token, ...]
+    light: bool = False
 
     @cached_property
     def digest(self) -> bytes:
@@ -84,10 +95,12 @@ def _update(digest: Any, token: Token) -> None:
 
 
 def parse(text: str) -> list[Block]:
-    """The blocks of the whole `text`: the truth every chunking must reach."""
+    """The blocks of the whole `text`: the truth every chunking must reach. May be called from any thread."""
     text = _parseable(text)
     env: dict[str, Any] = {}
-    return _blocks(_run(_BLOCKS, text, [], env), _line_starts(text), 0, env)
+    with _WHOLE_LOCK:
+        tokens = _run(_WHOLE_INLINE, "", _run(_WHOLE_BLOCKS, text, [], env), env)
+    return [Block(*place, tuple(group)) for *place, group in _groups(tokens, _line_starts(text), 0)]
 
 
 def _parseable(text: str) -> str:
@@ -114,20 +127,16 @@ def _line_starts(text: str) -> list[int]:
     return starts
 
 
-def _blocks(tokens: Sequence[Token], starts: list[int], base: int, env: dict[str, Any]) -> list[Block]:
-    """Groups block tokens by top-level block and parses their inline parts; lines count from offset `base`."""
-    tokens = _run(_INLINE, "", list(tokens), env)
-    blocks: list[Block] = []
+def _groups(tokens: Sequence[Token], starts: list[int], base: int) -> Iterator[tuple[str, int, int, list[Token]]]:
+    """Tokens by top-level block, with its kind, start and end; lines count from offset `base`."""
     group: list[Token] = []
     last = len(starts) - 1
     for token in tokens:
         group.append(token)
         if token.level == 0 and token.nesting <= 0:
             first, end = group[0].map or [0, 0]
-            span = (base + starts[min(first, last)], base + starts[min(end, last)])
-            blocks.append(Block(_KINDS[group[0].type], *span, tuple(group)))
+            yield _KINDS[group[0].type], base + starts[min(first, last)], base + starts[min(end, last)], group
             group = []
-    return blocks
 
 
 @dataclass(frozen=True)
@@ -175,13 +184,11 @@ class BlockSplitter:
             return []
         return self._split(end)
 
-    def finish(self) -> list[Block]:
-        """The blocks of the whole text, parsed at once; the splitter is then at its end."""
+    def close(self) -> str:
+        """No more comes; the whole text, for `parse`."""
         self.text += self._held
         self._held = ""
-        self._start = self._seen = len(self.text)
-        self.fence = None
-        return parse(self.text)
+        return self.text
 
     def _split(self, end: int) -> list[Block]:
         tail = _parseable(self.text[self._start : end])
@@ -205,7 +212,13 @@ class BlockSplitter:
             return []
         self._env = env
         base, self._start = self._start, self._start + cut
-        return _blocks(tokens[:done], starts, base, env)
+        blocks = []
+        for kind, first, last_end, group in _groups(tokens[:done], starts, base):
+            span = group[0].map or [0, 0]
+            light = span[1] - span[0] > LIGHT_LINES
+            group = group if light else _run(_INLINE, "", group, env)
+            blocks.append(Block(kind, first, last_end, tuple(group), light))
+        return blocks
 
     def _watch(self, token: Token, source: str) -> None:
         """Chooses the cheap test that tells whether a line can end the open block.

@@ -35,10 +35,15 @@ Piece = tuple[str, str]
 
 
 def line(*pieces: Piece) -> Content:
-    text, spans = "", []
+    """Pieces in a row; neighbours of one style become one span, since each costs the terminal some forty bytes."""
+    text, spans, last = "", [], ""
     for part, style in pieces:
-        spans.append(Span(len(text), len(text) + len(part), style))
+        if spans and style == last:
+            spans[-1] = Span(spans[-1].start, len(text) + len(part), style)
+        else:
+            spans.append(Span(len(text), len(text) + len(part), style))
         text += part
+        last = style
     return Content(text, spans)
 
 
@@ -200,7 +205,7 @@ def _acceptance(turn: TurnStats | None, width: int, room: int) -> list[Content]:
         size = width - 8
         full = round(count / most * size) if most else 0
         share = stats.format_percent(count / total if total else None)
-        lines.append(line((f"{name:>2} ", LABEL), ("█" * full, BAR), (" " * (size - full), ""), (f"{share:>5}", VALUE)))
+        lines.append(line((f"{name:>2} ", LABEL), ("▇" * full, BAR), (" " * (size - full), ""), (f"{share:>5}", VALUE)))
     positions = [(f" {place} ", stats.format_share(share)) for place, share in enumerate(turn.positions, 1)]
     pieces: list[Piece] = [("pos", LABEL)]
     for place, share in positions:

@@ -8,9 +8,9 @@ Knows tokens and rows; knows nothing of streaming or of the screen.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markdown_it.token import Token
 from rich.cells import cell_len
@@ -79,7 +79,7 @@ class Table:
 def _cell_lines(cell: Cell, width: int) -> list[Cell]:
     bounds = [0, *breaks(cell.text, width), len(cell.text)]
     out = []
-    for start, end in itertools.pairwise(bounds):
+    for start, end in pairwise(bounds):
         text = cell.text[start:end].rstrip(" ")
         spans = tuple(
             Span(max(span.start, start) - start, min(span.end, start + len(text)) - start, span.style)
@@ -135,8 +135,15 @@ def code_top(info: str, number: int | None, message: str, lead: tuple[Piece, ...
 
 def code_line(text: str, spans: Sequence[Span] = (), lead: tuple[Piece, ...] = ()) -> Row:
     side: Piece = ("│ ", ".conversation--rule")
+    more: Piece = ("│↪", ".conversation--rule")
     return Row(
-        text, spans, (*lead, side), edge=((" │", ".conversation--rule"),), code=True, style=".conversation--code"
+        text,
+        spans,
+        (*lead, side),
+        (*lead, more),
+        edge=((" │", ".conversation--rule"),),
+        code=True,
+        style=".conversation--code",
     )
 
 

@@ -10,9 +10,9 @@ Knows cells and spans; knows no Markdown and no widgets.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from rich.cells import cell_len, split_graphemes
@@ -113,25 +113,32 @@ def _fold(text: str, start: int, end: int, width: int, used: int) -> tuple[list[
     return out, used
 
 
+def _room(row: Row, width: int) -> tuple[Row, int]:
+    """The cells for a row's text; on a screen too narrow for it the edge goes."""
+    room = width - cells(row.lead) - cells(row.edge)
+    if row.edge and room < min(cell_len(row.text), 8):
+        return row._replace(edge=()), room + cells(row.edge)
+    return row, room
+
+
 def wrap(row: Row, width: int) -> list[Line]:
     """The screen lines of `row` in `width` cells; at least one."""
-    room = width - cells(row.lead) - cells(row.edge)
-    cuts = breaks(row.text, room, code=row.code)
-    bounds = [0, *cuts, len(row.text)]
-    return [Line(row, start, end) for start, end in itertools.pairwise(bounds)]
+    row, room = _room(row, width)
+    bounds = [0, *breaks(row.text, room, code=row.code), len(row.text)]
+    return [Line(row, start, end) for start, end in pairwise(bounds)]
 
 
 def rewrap_last(lines: list[Line], row: Row, width: int) -> list[Line]:
     """`wrap(row, width)`, given the `lines` of a row whose text is a prefix of this one's: only the end is new."""
-    room = width - cells(row.lead) - cells(row.edge)
+    row, room = _room(row, width)
     start = lines[-1].start if lines else 0
     kept = [Line(row, line.start, line.end) for line in lines[:-1]]
     bounds = [start, *breaks(row.text, room, code=row.code, start=start), len(row.text)]
-    return kept + [Line(row, first, end) for first, end in itertools.pairwise(bounds)]
+    return kept + [Line(row, first, end) for first, end in pairwise(bounds)]
 
 
 def shown(
-    line: Line, width: int, style_of: StyleOf, selected: tuple[int, int] | None, select: Style
+    line: Line, width: int, style_of: StyleOf, selected: tuple[int, int] | None = None, select: Style | None = None
 ) -> list[tuple[str, Style, int]]:
     """What a line shows: text, style, and the offset in the row's text (-1 for lead, fill and edge)."""
     row = line.row
@@ -152,7 +159,7 @@ def shown(
         for span in row.spans
         if span.start < line.end and span.end > line.start
     ]
-    if selected is not None:
+    if selected is not None and select is not None:
         first, end = selected
         end = len(row.text) if end < 0 else end
         if first < line.end and end > line.start:
@@ -172,15 +179,33 @@ def shown(
 def paint(
     line: Line,
     width: int,
+    margins: tuple[int, int],
     y: int,
     base: Style,
     style_of: StyleOf,
     selected: tuple[int, int] | None = None,
     select: Style | None = None,
 ) -> Strip:
-    """A line as a strip of `width` cells on the style `base`; `y` is its place for text selection."""
+    """A line in `width` cells on the style `base`, with margins of spaces; `y` is its place for text selection.
+
+    Neighbours of one style become one segment, since each costs the terminal some forty bytes. So a segment's offset
+    into the row's text may begin before the text does; whoever reads a selection clamps it to the line.
+    """
+    left, right = margins
+    parts: list[tuple[str, Style, int]] = [(" " * left, base, -1)] if left else []
+    parts += [(text, base + style, offset) for text, style, offset in shown(line, width, style_of, selected, select)]
+    used = sum(cell_len(text) for text, _, _ in parts)
+    parts.append((" " * max(left + width + right - used, 0), base, -1))
     segments: list[Segment] = []
-    for text, style, offset in shown(line, width, style_of, selected, select or Style()):
-        full = base + style
-        segments.append(Segment(text, full.rich_style_with_offset(max(offset, line.start), y)))
-    return Strip(segments).adjust_cell_length(width, base.rich_style)
+    at = line.start
+    while parts:
+        text, style, offset = parts.pop(0)
+        while parts and parts[0][1] == style:
+            more, _, start = parts.pop(0)
+            if offset < 0 <= start:
+                offset = start - len(text)
+            text += more
+        at = offset if offset != -1 else at
+        segments.append(Segment(text, style.rich_style_with_offset(at, y)))
+        at += len(text) if offset != -1 else 0
+    return Strip(segments, left + width + right)

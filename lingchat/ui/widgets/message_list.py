@@ -1,0 +1,398 @@
+"""Messages drawn line by line in one scrolling widget: where they lie, how they are painted, when text moves.
+
+A message is data with laid-out lines, not a tree of widgets, so that a flush while tokens stream costs the lines that
+changed, a list of 300 items is mounted by nobody, and a session of 1,000 messages opens at once: only the last turns
+are laid out, older ones when the view reaches them.
+
+The view follows the bottom only while the user is there. While text arrives fast it scrolls a few lines ahead of it:
+every scrolled line repaints the whole view, and a terminal is slow to take that.
+
+Knows messages and lines; knows nothing of what the user does with them (see `conversation`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual import events
+from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.timer import Timer
+from textual.widget import Widget
+
+from lingchat.ui.widgets import message_style
+from lingchat.ui.widgets.message import MessageView, TurnView
+from lingchat.ui.widgets.pace import Pace
+from lingchat.ui.widgets.reply import Reply
+from lingchat.ui.widgets.rows import paint
+
+MOUNTED_TURNS = 20
+FILL_PAGES = 3  # laid out at once when a session opens or older turns are reached
+REFINE_INLINE = 4000  # characters parsed without a thread
+SCROLLBAR_S = 1.0  # following the bottom, the scrollbar hardly moves and follows that often
+GUTTER = 1  # column of the block cursor
+EDGE = 1  # free column at the right
+
+
+class MessageList(ScrollView, can_focus=True):
+    """The drawing half of the conversation."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = message_style.CLASSES
+    DEFAULT_CSS = message_style.CSS
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        name: str | None = None,
+        id: str | None = None,
+        classes: str | None = None,
+    ) -> None:
+        """`clock` gives seconds; tests put their own."""
+        super().__init__(name=name, id=id, classes=classes)
+        self._clock = clock
+        self._all: list[MessageView] = []
+        self._first = 0  # messages before it are not laid out
+        self._tops: list[int] = []  # first line of each laid-out message
+        self._height = 0  # lines of all laid-out messages
+        self._keys = count(1)
+        self._follow = True
+        self._moving = False  # the list itself scrolls
+        self._seen = 0  # lines the user has had on screen since the view was released
+        self._due: dict[Reply, None] = {}
+        self._timer: Timer | None = None
+        self._scrollbar_at = 0.0
+        self.pace = Pace(clock)
+        self._styles: dict[str, Style] = {}
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    @property
+    def messages(self) -> Sequence[MessageView]:
+        return self._all
+
+    @property
+    def mounted(self) -> Sequence[MessageView]:
+        """The messages that are laid out."""
+        return self._all[self._first :]
+
+    def _view(self, view: TurnView) -> MessageView:
+        return MessageView(view, f"m{next(self._keys)}", self)
+
+    def _append(self, message: MessageView) -> None:
+        self._all.append(message)
+        if self._follow:  # nobody looks at the oldest; a released view must not move
+            first = max(self._start_of_last_turns(len(self._all)), self._first)
+            for old in self._all[self._first : first]:
+                old.unload()
+            if first > self._first:
+                self._first = first
+                self._tops = []
+        self._arrange(len(self._tops))
+
+    def _start_of_last_turns(self, end: int, turns: int = MOUNTED_TURNS) -> int:
+        """Index of the message at which the last `turns` turns before `end` begin."""
+        for index in range(end - 1, -1, -1):
+            if self._all[index].view.role == "user":
+                turns -= 1
+                if turns == 0:
+                    return index
+        return 0
+
+    def _start_of_pages(self, end: int) -> int:
+        """The same for as many turns as fill some pages: laying out 20 long ones at once would be felt."""
+        first = end
+        lines = 0
+        for turns in range(1, MOUNTED_TURNS + 1):
+            before, first = first, self._start_of_last_turns(end, turns)
+            lines += sum(message.lines(self._width) for message in self._all[first:before])
+            if first == 0 or lines >= FILL_PAGES * max(self._page, 1):
+                break
+        return first
+
+    def _load_older(self) -> None:
+        """Lays out turns above the first one shown; what is on screen stays where it is."""
+        before = self._first
+        self._first = self._start_of_pages(before)
+        if self._first == before:
+            return
+        below = self._height - self.scroll_offset.y
+        self._arrange()
+        self.screen.clear_selection()
+        self._scroll(self._height - below)
+
+    # -- lines --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _width(self) -> int:
+        return max(self.scrollable_content_region.width - GUTTER - EDGE, 4)
+
+    @property
+    def _page(self) -> int:
+        return self.scrollable_content_region.height
+
+    def _arrange(self, start: int = 0, dirty: int | None = None) -> None:
+        """Recomputes where messages lie, from laid-out message `start` on, and repaints from line `dirty` on."""
+        width, shown, old = self._width, self.mounted, self._height
+        start = min(start, len(self._tops))
+        del self._tops[start:]
+        y = self._tops[-1] + shown[start - 1].lines(width) if start else int(self._first > 0)
+        top = y
+        for message in shown[start:]:
+            self._tops.append(y)
+            y += message.lines(width)
+        self._height = y
+        self._extend(y)
+        first = (top if start else 0) if dirty is None else dirty
+        self.refresh_lines(first, max(old, y) - first + 1)
+        if not self._follow:
+            self._refresh_badge()
+
+    def _extend(self, height: int) -> None:
+        """Sets the scrollable height without a layout of the screen, which would repaint everything."""
+        size = Size(self.scrollable_content_region.width, height)
+        if size == self.virtual_size:
+            return
+        self.set_reactive(Widget.virtual_size, size)
+        now = self._clock()
+        if not self._follow or now - self._scrollbar_at >= SCROLLBAR_S:
+            self._sync_scrollbar(now)
+
+    def _sync_scrollbar(self, now: float) -> None:
+        self._scrollbar_at = now
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.window_virtual_size = self.virtual_size.height
+            self.vertical_scrollbar.window_size = self._page
+            self.vertical_scrollbar.position = self.scroll_y
+
+    @property
+    def text_width(self) -> int:
+        """Cells of a message's lines, its indent included."""
+        return self._width
+
+    def refine(self, reply: Reply) -> None:
+        """Brings a finished reply into its final form; a long one without holding the event loop."""
+        if len(reply.text) <= REFINE_INLINE:
+            reply.adopt(reply.refinement(self._width)())
+        else:
+            self.relayout(reply)
+            self.run_worker(self._refine(reply), group="refine")
+
+    async def _refine(self, reply: Reply) -> None:
+        refined = await asyncio.to_thread(reply.refinement(self._width))
+        if reply in self._all:
+            reply.adopt(refined)
+
+    def relayout(self, view: MessageView) -> None:
+        """The lines of a message have changed in a way only it knows."""
+        if view in self.mounted:
+            self._arrange(self._all.index(view, self._first) - self._first)
+            self._settle()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._arrange()
+        if self._follow:
+            self.scroll_to_end()
+        self._sync_scrollbar(self._clock())
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._styles.clear()
+        for message in self.mounted:
+            for section in message.sections:
+                section.strips.clear()
+
+    # -- following the bottom -----------------------------------------------------------------------------------------
+
+    @property
+    def following(self) -> bool:
+        """Whether the view stays at the bottom as text arrives."""
+        return self._follow
+
+    @property
+    def new_lines(self) -> int:
+        """Lines below the view that the user has not seen."""
+        return 0 if self._follow else max(self._height - self._seen, 0)
+
+    def scroll_to_end(self) -> None:
+        """Goes to the bottom and stays there."""
+        self._follow = True
+        self._extend(self._height)
+        self._scroll(max(self._height - self._page, 0))
+        self._sync_scrollbar(self._clock())
+
+    def _settle(self, ahead: int = 0) -> None:
+        """After lines changed: keeps the bottom on screen if the user is there, up to `ahead` lines beyond it.
+
+        Never scrolls back up: a block that became shorter leaves free lines below, until they are used.
+        """
+        if not self._follow:
+            return
+        y = self.scroll_offset.y
+        if self._height > y + self._page:
+            y = self._height - self._page + min(ahead, max(self._page // 4, 0))
+        self._extend(max(self._height, y + self._page))
+        self._scroll(y)
+
+    def _scroll(self, y: int) -> None:
+        self._moving = True
+        try:
+            self.scroll_to(y=y, animate=False, force=True)
+        finally:
+            self._moving = False
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        old, new = round(old_value), round(new_value)
+        if old != new:
+            self.refresh(self.size.region)
+        if not self._moving:
+            if new >= self.max_scroll_y:
+                self._follow = True
+            elif new < old and self._follow:
+                self._follow = False
+                self._seen = self._height
+            if self._first and new <= 0:
+                self.call_after_refresh(self._load_older)
+            self._sync_scrollbar(self._clock())
+        if not self._follow:
+            self._seen = max(self._seen, new + self._page)
+
+    # -- flushing -----------------------------------------------------------------------------------------------------
+
+    def schedule(self, reply: Reply) -> None:
+        """A reply has something new. It is shown now, or when the interval has passed."""
+        self._due[reply] = None
+        if self._timer is not None:
+            return
+        wait = self.pace.wait()
+        if wait <= 0:
+            self.flush()
+        else:
+            self._timer = self.set_timer(wait, self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._timer = None
+        if self._due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Shows what has arrived."""
+        start = self._clock()
+        due, self._due = self._due, {}
+        old = self._height
+        for reply in due:
+            changed = reply.flush(self._width)
+            if reply in self.mounted:
+                place = self._all.index(reply, self._first) - self._first
+                self._arrange(place, self._tops[place] + changed)
+        self._settle(self.pace.lines_ahead(self._height - old))
+        self.pace.flushed(start)
+
+    # -- painting -----------------------------------------------------------------------------------------------------
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        start = self._clock()
+        strips = super().render_lines(crop)
+        self.pace.painted(self._clock() - start)
+        return strips
+
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        strip = self._line(self.scroll_offset.y + y, width)
+        if y == self._page - 1 and (new := self.new_lines):
+            click = Style.from_meta({"@click": ("scroll_end", ())})
+            style = (self._style(".conversation--more") + click).rich_style
+            text = f" ↓ {new:,} new line{'s' if new != 1 else ''} "
+            if len(text) < width:
+                badge = Strip([Segment(text, style)], len(text))
+                strip = Strip.join([strip.crop(0, width - len(text) - 1), badge, strip.crop(width - 1)])
+        return strip
+
+    def _refresh_badge(self) -> None:
+        self.refresh(Region(0, self._page - 1, self.size.width, 1))
+
+    def _place(self, y: int) -> tuple[MessageView, int] | None:
+        """The message at line `y` and its line there."""
+        place = bisect_right(self._tops, y) - 1
+        if place < 0 or y >= self._height:
+            return None
+        return self._all[self._first + place], y - self._tops[place]
+
+    def _line(self, y: int, width: int) -> Strip:
+        base = self.visual_style
+        if self._first and y == 0:
+            return self._older_line(width)
+        at = self._place(y)
+        found = at[0].locate(at[1], self._width) if at is not None else None
+        if at is None or found is None:
+            return Strip([Segment(" " * width, base.rich_style_with_offset(0, y))], width)
+        message, (section, index) = at[0], found
+        selection = self.text_selection
+        span = selection.get_span(y) if selection is not None else None
+        if span is None and (cached := section.strips.get(index)) is not None and cached[0] == y:
+            return cached[1]
+        room = self._width - section.indent
+        left = section.indent + (0 if message.selected else GUTTER)
+        margins = (left, max(width - GUTTER - section.indent - room, 0))
+        select = self.screen.get_visual_style("screen--selection") if span is not None else None
+        strip = paint(section.lines(self._width)[index], room, margins, y, base, self._style, span, select)
+        if message.selected:
+            bar = Segment("▌", (base + self._style(".conversation--cursor")).rich_style)
+            strip = Strip([bar, *strip], width)
+        if span is None:
+            section.strips[index] = (y, strip)
+        return strip
+
+    def _older_line(self, width: int) -> Strip:
+        click = Style.from_meta({"@click": ("load_older", ())})
+        style = (self.visual_style + self._style(".conversation--muted") + click).rich_style
+        text = f"▲ {self._first:,} earlier messages"[:width]
+        return Strip([Segment(text.center(width), style)], width)
+
+    def _style(self, style: str | Style) -> Style:
+        if isinstance(style, Style):
+            return style
+        if (known := self._styles.get(style)) is None:
+            known = self.get_visual_style(style[1:], partial=True) if style.startswith(".") else self._get_style(style)
+            self._styles[style] = known
+        return known
+
+    # -- selecting text with the mouse ----------------------------------------------------------------------------------
+
+    @property
+    def allow_select(self) -> bool:
+        return True
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh()
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text as it was written: a line broken only by the screen comes out whole."""
+        out: list[str] = []
+        first = selection.start.y if selection.start is not None else 0
+        last = selection.end.y if selection.end is not None else self._height - 1
+        for y in range(max(first, 0), min(last, self._height - 1) + 1):
+            span, at = selection.get_span(y), self._place(y)
+            if span is None or at is None:
+                continue
+            found = at[0].locate(at[1], self._width)
+            if found is None:
+                out.append("\n")
+                continue
+            line = found[0].lines(self._width)[found[1]]
+            start, end = span[0], len(line.row.text) if span[1] < 0 else span[1]
+            if line.first and start <= 0 and line.row.mark:
+                out.append(line.row.mark)
+            out.append(line.row.text[max(start, line.start) : max(min(end, line.end), line.start)])
+            if line.last:
+                out.append("\n")
+        return "".join(out).rstrip("\n"), "\n"
