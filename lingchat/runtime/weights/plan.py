@@ -20,6 +20,7 @@ from lingchat.runtime.weights.names import expected_shapes
 # Bytes a value: of matrices, and of KV rows. int8 has a bf16 scale a row besides; its KV rows are bf16.
 _MATRIX = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
 _KV = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 2}
+_INT8_COLUMNS = 32  # rows of int8 are padded to a multiple of this (kernels/gemv.py)
 _FP32 = 4  # vectors (norms, biases), activations and logits
 _LOGIT_ROWS = 32  # verified rows whose logits, and as many of their probabilities, exist at once
 RESERVE = 384 << 20  # the process itself: the interpreter, torch's libraries, a tokenizer
@@ -40,11 +41,14 @@ class MemoryPlan:
         return self.weights + self.kv + self.state + self.workspace
 
 
-def plan(config: ModelConfig, dtype: str, context: int, *, rows: int = 256) -> MemoryPlan:
-    """The plan for matrices in `dtype` (fp32, bf16, fp16 or int8), `context` tokens, prefill in chunks of `rows`."""
+def plan(config: ModelConfig, dtype: str, context: int, *, rows: int = 256, kv_bytes: int | None = None) -> MemoryPlan:
+    """The plan for matrices in `dtype` (fp32, bf16, fp16 or int8), `context` tokens, prefill in chunks of `rows`.
+
+    `kv_bytes` is the width of a cached value where the back end does not take the one that goes with `dtype`.
+    """
     return MemoryPlan(
         weights=sum(_tensor_bytes(shape, dtype) for shape in expected_shapes(config).values()),
-        kv=2 * config.layers * context * config.kv_heads * config.head_dim * _KV[dtype],
+        kv=2 * config.layers * context * config.kv_heads * config.head_dim * (kv_bytes or _KV[dtype]),
         state=0,
         workspace=_workspace(config, rows),
         context=context,
@@ -141,8 +145,9 @@ def _number(file: Path) -> int | None:
 def _tensor_bytes(shape: tuple[int, ...], dtype: str) -> int:
     if len(shape) == 1:
         return shape[0] * _FP32
-    scales = 2 * shape[0] if dtype == "int8" else 0
-    return math.prod(shape) * _MATRIX[dtype] + scales
+    if dtype == "int8":  # whole vectors of the kernel, and a scale a row
+        return shape[0] * (-(-shape[1] // _INT8_COLUMNS) * _INT8_COLUMNS + 2)
+    return math.prod(shape) * _MATRIX[dtype]
 
 
 def _workspace(config: ModelConfig, rows: int) -> int:
