@@ -11,6 +11,8 @@ import platformdirs
 import pytest
 
 from lingchat.catalog.fetch import fetch_default
+from lingchat.catalog.store import stamp_path
+from lingchat.config import paths
 
 IN_CI = os.environ.get("CI") == "true"
 # Read at import, before any test changes the environment.
@@ -25,10 +27,22 @@ def default_model() -> Path:
 
 @pytest.fixture(autouse=True)
 def lingchat_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Config, data, state and cache of every test lie in a folder of its own, never in the user's."""
+    """Config, data, state and cache of every test lie in a folder of its own; the user's settings play no part."""
+    for name in [name for name in os.environ if name.startswith("LINGCHAT_")]:
+        monkeypatch.delenv(name)
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("LINGCHAT_HOME", str(home))
     return home
+
+
+@pytest.fixture
+def home_with_model(default_model: Path, lingchat_home: Path) -> Path:
+    """This test's home already has the default model, checked: a start fetches nothing and hashes nothing."""
+    folder = paths().models
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / default_model.name).symlink_to(default_model)
+    shutil.copy(stamp_path(default_model), folder)
+    return lingchat_home
 
 
 @pytest.fixture

@@ -68,6 +68,20 @@ def resolve(name: str | None, progress: OnProgress = ignore, cancelled: IsCancel
     raise ModelNotFound(f"There is no model `{name}`.{_near(name, rows)} `lingchat models` lists what there is.")
 
 
+def locate(name: str) -> Path | None:
+    """Where a model lies that `resolve` would take, without fetching it; None when the hub would be asked."""
+    path = Path(name).expanduser()
+    rows = [] if _is_path(name) else list_models()
+    row = _named(name, rows)
+    if row is not None:
+        return row.path if row.path.exists() else None
+    if path.exists():
+        return model_path(path)
+    if not _is_path(name) and hub.HUB_NAME.match(name):
+        return None
+    raise ModelNotFound(f"There is no model `{name}`.{_near(name, rows)}")
+
+
 def _listed(row: Row, progress: OnProgress, cancelled: IsCancelled) -> ResolvedModel:
     """A model of the list. One in the hub's cache that is not complete is completed."""
     if row.source == "default":

@@ -39,12 +39,9 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def default(default_model: Path, lingchat_home: Path) -> Path:
-    """This test's home has the default model."""
-    folder = paths().models
-    folder.mkdir(parents=True)
-    os.link(default_model, folder / default_model.name)
-    return folder / default_model.name
+def default(home_with_model: Path) -> Path:
+    """This test's home has the default model, at this path."""
+    return paths().models / fetch.DEFAULT.filename
 
 
 @pytest.fixture
@@ -163,7 +160,7 @@ def test_a_wheel_s_model_is_stored_and_removed(tmp_path: Path, tiny: Path) -> No
 def test_the_default_model_by_hand(tmp_path: Path, default_model: Path, form: str) -> None:
     if form == "gguf":
         source = tmp_path / "renamed.gguf"
-        os.link(default_model, source)
+        source.symlink_to(default_model)
     else:
         (tmp_path / "stick").mkdir()
         source = wheel(tmp_path / "stick/llm.whl", default_model)

@@ -1,0 +1,122 @@
+"""What this machine computes with: processor, memory, GPUs. Asked of the system, never of torch.
+
+Unknown values are empty or 0. Knows nothing of lingchat's own files.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+CPUINFO = Path("/proc/cpuinfo")
+NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
+TIMEOUT_S = 10.0  # nvidia-smi needs seconds when no process keeps the driver loaded
+
+# What the kernels can make use of, by the name that Linux gives it; x86 first, then arm64.
+INSTRUCTION_SETS = {
+    "avx2": "AVX2",
+    "fma": "FMA",
+    "f16c": "F16C",
+    "avx_vnni": "AVX-VNNI",
+    "avx512f": "AVX-512F",
+    "avx512bw": "AVX-512BW",
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx512_bf16": "AVX-512 BF16",
+    "amx_int8": "AMX INT8",
+    "amx_bf16": "AMX BF16",
+    "asimd": "NEON",
+    "asimddp": "dot product",
+    "i8mm": "I8MM",
+    "bf16": "BF16",
+    "sve": "SVE",
+    "sve2": "SVE2",
+}
+# macOS names what the processor has by switches of its own.
+_APPLE = {
+    "hw.optional.AdvSIMD": "NEON",
+    "hw.optional.arm.FEAT_DotProd": "dot product",
+    "hw.optional.arm.FEAT_I8MM": "I8MM",
+    "hw.optional.arm.FEAT_BF16": "BF16",
+}
+
+
+def processor() -> dict[str, Any]:
+    """Name, physical cores, threads, threads this process may use, the container's limit in cores, instruction sets."""
+    found: dict[str, Any] = {"name": "", "cores": 0, "threads": os.cpu_count() or 0}
+    found["usable_threads"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else found["threads"]
+    found["core_limit"] = core_limit(Path("/sys/fs/cgroup/cpu.max"))
+    if CPUINFO.exists():
+        found |= parse_cpuinfo(CPUINFO.read_text())
+    elif sys.platform == "darwin":
+        found |= _apple()
+    found["name"] = found["name"] or platform.processor() or platform.machine()
+    found["system"] = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return found
+
+
+def parse_cpuinfo(text: str) -> dict[str, Any]:
+    """Name, physical cores and instruction sets from Linux's /proc/cpuinfo. arm64 has neither a name nor core ids."""
+    blocks = [dict(re.findall(r"^([^:\n\t]+?)\s*:\s*(.*)$", block, re.MULTILINE)) for block in text.split("\n\n")]
+    blocks = [block for block in blocks if "processor" in block]
+    first = blocks[0] if blocks else {}
+    cores = {
+        (block["physical id"], block["core id"]) for block in blocks if "core id" in block and "physical id" in block
+    }
+    flags = set(f"{first.get('flags', '')} {first.get('Features', '')}".split())
+    return {
+        "name": " ".join(first.get("model name", "").split()),
+        "cores": len(cores) or len(blocks),
+        "instruction_sets": [shown for flag, shown in INSTRUCTION_SETS.items() if flag in flags],
+    }
+
+
+def core_limit(file: Path) -> float:
+    """How many cores the container may use, 0 without a limit: "200000 100000" in cgroup v2's cpu.max is 2."""
+    try:
+        quota, period = file.read_text().split()
+        return 0.0 if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return 0.0  # no control groups of version 2 here
+
+
+def _apple() -> dict[str, Any]:
+    return {
+        "name": _output("sysctl", "-n", "machdep.cpu.brand_string"),
+        "cores": int(_output("sysctl", "-n", "hw.physicalcpu") or 0),
+        "instruction_sets": [shown for switch, shown in _APPLE.items() if _output("sysctl", "-n", switch) == "1"],
+    }
+
+
+def gpus() -> dict[str, Any]:
+    """NVIDIA GPUs by the driver's own tool; without it, by the device nodes and the driver's version file."""
+    query = "--query-gpu=name,memory.total,driver_version"
+    lines = _output("nvidia-smi", query, "--format=csv,noheader,nounits").splitlines()
+    rows = [[cell.strip() for cell in line.split(",")] for line in lines]
+    devices = [{"name": row[0], "memory": int(row[1]) << 20} for row in rows if len(row) == 3 and row[1].isdigit()]
+    nodes = sorted(str(node) for node in Path("/dev").glob("nvidia[0-9]*"))
+    driver = rows[0][2] if devices else _driver(NVIDIA_VERSION)
+    return {"cuda": bool(devices or (nodes and driver)), "devices": devices, "nodes": nodes, "driver": driver}
+
+
+def _driver(file: Path) -> str:
+    try:
+        match = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", file.read_text())
+    except OSError:
+        return ""  # no driver is loaded
+    return match[1] if match else ""
+
+
+def _output(*command: str) -> str:
+    """What a tool prints; empty when it is not installed, fails, or hangs."""
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return result.stdout.strip() if result.returncode == 0 else ""

@@ -1,0 +1,75 @@
+"""Processor and GPU facts, from the texts that systems give."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from lingchat.doctor import device
+
+INTEL = "".join(
+    f"processor\t: {i}\nmodel name\t: Intel(R)  Xeon(R) CPU\nphysical id\t: 0\ncore id\t\t: {i // 2}\n"
+    "flags\t\t: fpu sse2 fma avx2 avx512f avx512bw avx512_vnni amx_int8\n\n"
+    for i in range(4)
+)
+ARM = "".join(
+    f"processor\t: {i}\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd asimddp i8mm bf16 sve\nCPU implementer\t: 0x41\n\n"
+    for i in range(3)
+)
+
+
+def test_hyperthreads_are_not_cores() -> None:
+    found = device.parse_cpuinfo(INTEL)
+    assert (found["name"], found["cores"]) == ("Intel(R) Xeon(R) CPU", 2)
+    assert found["instruction_sets"] == ["AVX2", "FMA", "AVX-512F", "AVX-512BW", "AVX-512 VNNI", "AMX INT8"]
+
+
+def test_arm_has_features_and_no_name() -> None:
+    found = device.parse_cpuinfo(ARM)
+    assert (found["name"], found["cores"]) == ("", 3)
+    assert found["instruction_sets"] == ["NEON", "dot product", "I8MM", "BF16", "SVE"]
+
+
+def test_an_empty_cpuinfo() -> None:
+    assert device.parse_cpuinfo("") == {"name": "", "cores": 0, "instruction_sets": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"), [("200000 100000\n", 2.0), ("max 100000\n", 0.0), ("odd", 0.0), (None, 0.0)]
+)
+def test_core_limit(tmp_path: Path, text: str | None, cores: float) -> None:
+    if text is not None:
+        (tmp_path / "cpu.max").write_text(text)
+    assert device.core_limit(tmp_path / "cpu.max") == cores
+
+
+def test_this_machine() -> None:
+    found = device.processor()
+    assert found["name"] and 0 < found["usable_threads"] <= found["threads"] and found["cores"] > 0
+
+
+def smi(folder: Path, body: str) -> None:
+    tool = folder / "nvidia-smi"
+    tool.write_text(f"#!{sys.executable}\n{body}\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+
+
+def test_gpus_by_the_driver_s_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    smi(tmp_path, "print('NVIDIA H200, 143771, 580.95.05')")
+    found = device.gpus()
+    assert found["cuda"] and found["driver"] == "580.95.05"
+    assert found["devices"] == [{"name": "NVIDIA H200", "memory": 143771 << 20}]
+    smi(tmp_path, "raise SystemExit('No devices were found')")
+    assert device.gpus()["devices"] == []
+
+
+def test_gpus_by_what_the_driver_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no tool
+    version = tmp_path / "version"
+    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n")
+    monkeypatch.setattr(device, "NVIDIA_VERSION", version)
+    assert device.gpus()["driver"] == "580.95.05"
