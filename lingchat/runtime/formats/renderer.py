@@ -25,7 +25,7 @@ import jinja2
 from lingchat.runtime.formats.sandbox import OutputLimit, Refused, TemplateEnvironment
 from lingchat.runtime.formats.traced import foreign, mask_of
 
-MEMORY_LIMIT = 1 << 30  # bytes of address space
+MEMORY_LIMIT = 1 << 29  # bytes of address space
 OUTPUT_LIMIT = 4 << 20  # characters, besides twice the contents of the messages
 _ERROR_CHARS = 500
 

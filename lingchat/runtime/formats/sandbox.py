@@ -7,7 +7,7 @@ template. Knows nothing of tokens and messages, and no limit of time: the proces
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import wraps
 from typing import Any, NoReturn
@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from lingchat.runtime.formats.traced import (
     Traced,
     as_traced,
-    contains_traced,
+    carries,
     foreign,
     format_traced,
     join_traced,
@@ -89,7 +89,9 @@ _LARGEST_PRODUCT = 1 << 24  # elements of a repeated string or list
 
 def to_text(value: Any) -> str:
     """`str(value)` as Jinja prints it, with marks kept."""
-    return value if isinstance(value, str) else settle(str(value), value)
+    if isinstance(value, str):
+        return value
+    return "" if isinstance(value, jinja2.Undefined) else settle(str(value), value)
 
 
 class _CodeGenerator(CodeGenerator):
@@ -164,7 +166,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         owner = getattr(__obj, "__self__", None)
-        if not isinstance(owner, str) or not _may_carry(owner, args, kwargs):
+        if not isinstance(owner, str):
+            return super().call(__context, __obj, *args, **kwargs)
+        for hidden in ("_loop_vars", "_block_vars"):  # what compiled templates pass along to macros
+            kwargs.pop(hidden, None)
+        if not carries([owner, args, kwargs]):
             return super().call(__context, __obj, *args, **kwargs)
         if __obj.__name__ in _FOLLOWED_METHODS:
             return getattr(as_traced(owner), __obj.__name__)(*args, **kwargs)
@@ -212,15 +218,9 @@ class OutputLimit(Exception):
     """A string grew past what a chat template may produce."""
 
 
-def _may_carry(owner: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """True when marked text is, or may be, among these: what an iterator will yield is not known before."""
-    if contains_traced([owner, args, kwargs]):
-        return True
-    return any(isinstance(value, Iterator) for value in (*args, *kwargs.values()))
-
-
 def _unfollowed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose string result is foreign when anything marked goes in."""
+    """A filter whose string result is foreign when anything marked may go in."""
+    hidden = 1 if hasattr(function, "jinja_pass_arg") else 0  # Jinja's own first argument
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -228,7 +228,7 @@ def _unfollowed(function: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(result, str):
             return result
         # Even a marked result is not trusted to have all its marks: the filter may have joined plain copies to it.
-        return foreign(result) if _may_carry("", args, kwargs) else result
+        return foreign(result) if carries([args[hidden:], kwargs]) else result
 
     return wrapped
 

@@ -167,20 +167,25 @@ def join_traced(separator: str, items: Iterable[str]) -> str:
     return traced(str.join(separator, texts), mask_of(separator).join(map(mask_of, texts)))
 
 
-def contains_traced(value: Any) -> bool:
-    """True when `value`, or anything in it, carries a mark."""
+def carries(value: Any) -> bool:
+    """True when `value`, or anything in it, may carry a mark.
+
+    Of an iterator or an unknown object it is not known what is in it, so it may.
+    """
     if isinstance(value, str):
         return isinstance(value, Traced) and 1 in value._mask
+    if value is None or isinstance(value, int | float | range):
+        return False
     if isinstance(value, Mapping):
-        return any(contains_traced(part) for item in value.items() for part in item)
-    if isinstance(value, list | tuple | set | frozenset):
-        return any(map(contains_traced, value))
-    return False
+        return any(carries(part) for item in value.items() for part in item)
+    if isinstance(value, list | tuple):
+        return any(map(carries, value))
+    return True
 
 
 def settle(result: Any, *sources: Any) -> Any:
     """The `result` of an operation nobody followed: foreign when it is a string and a source carries a mark."""
-    if isinstance(result, str) and not isinstance(result, Traced) and contains_traced(sources):
+    if isinstance(result, str) and not isinstance(result, Traced) and carries(sources):
         return foreign(result)
     return result
 
@@ -192,7 +197,7 @@ def format_traced(operation: Callable[[list[Any]], str], values: list[Any]) -> s
     else. If the two results agree but for those, the second tells where the values went; if not, all is foreign.
     """
     plain = str.__str__(operation(values))
-    if not contains_traced(values):
+    if not carries(values):
         return plain
     opening, closing = _unused_characters(plain)
     masks: dict[str, bytes] = {}
@@ -206,7 +211,7 @@ def format_traced(operation: Callable[[list[Any]], str], values: list[Any]) -> s
 
     parts = operation(list(map(tag, values))).replace(closing, opening).split(opening)
     followed = all(part in masks for part in parts[1::2]) and "".join(parts) == plain
-    if not followed or any(contains_traced(value) and not isinstance(value, str) for value in values):
+    if not followed or any(carries(value) and not isinstance(value, str) for value in values):
         return foreign(plain)
     return traced(plain, b"".join(masks[p] if i % 2 else bytes(len(p)) for i, p in enumerate(parts)))
 

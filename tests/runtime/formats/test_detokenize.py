@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def one_byte(id: int) -> bytes:
 
 def in_chunks(stream: Detokenizer, ids: list[int], cuts: list[int]) -> str:
     edges = [0, *sorted(cut % (len(ids) + 1) for cut in cuts), len(ids)]
-    texts = [stream.push(ids[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    texts = [stream.push(ids[a:b]) for a, b in itertools.pairwise(edges)]
     return "".join(texts) + stream.finish()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,7 +53,7 @@ def test_any_chunking_gives_the_same_parts(pieces: list[str], inside: bool, data
     reply = "".join(pieces)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(reply)), max_size=8)))
     edges = [0, *cuts, len(reply)]
-    chunks = [reply[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    chunks = [reply[a:b] for a, b in itertools.pairwise(edges)]
     assert split(chunks, inside=inside) == split([reply], inside=inside)
 
 
