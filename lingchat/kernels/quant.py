@@ -120,6 +120,8 @@ def _blocks(data: torch.Tensor, type: str, shape: Sequence[int]) -> torch.Tensor
     count, rest = divmod(math.prod(shape), block.values)
     if rest or data.numel() != count * block.nbytes:
         raise ValueError(f"{data.numel()} bytes are no {type} of shape {tuple(shape)}")
+    if data.data_ptr() % 8:  # odd places occur in safetensors only, and in GGUF files of an unusual alignment
+        data = data.clone()
     return data.view(count, block.nbytes)
 
 
@@ -131,13 +133,21 @@ def _decoded(blocks: torch.Tensor, type: str, step: int) -> Iterator[torch.Tenso
 
 
 def _field(b: torch.Tensor, start: int, nbytes: int, dtype: torch.dtype) -> torch.Tensor:
-    """Bytes of each block as numbers of `dtype`, in fp32. The copy aligns them, and may be written to."""
-    return b[:, start : start + nbytes].clone(memory_format=torch.contiguous_format).view(dtype).float()
+    """Bytes of each block as numbers of `dtype`, in new fp32 memory. `start` and a block are multiples of its size."""
+    size = torch.empty(0, dtype=dtype).element_size()
+    values = b.view(dtype)[:, start // size : (start + nbytes) // size]
+    return values.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
-def _nibbles(b: torch.Tensor) -> torch.Tensor:
-    """[..., n] bytes to [..., 2 n]: all low nibbles, then all high ones."""
-    return torch.cat((b & 15, b >> 4), dim=-1)
+def _nibbles(b: torch.Tensor, start: int, group: int) -> torch.Tensor:
+    """Bytes of each block from `start` on, in groups: [n, groups, 2 * group], all low nibbles, then all high ones.
+
+    Split before they are selected: torch masks whole blocks at memory speed, but slices of them row by row.
+    """
+    count = (b.shape[1] - start) // group
+    end, shape = start + count * group, (len(b), count, group)
+    low, high = (b & 15)[:, start:end].view(shape), (b >> 4)[:, start:end].view(shape)
+    return torch.cat((low, high), dim=-1)
 
 
 def _bits(b: torch.Tensor, count: int, width: int) -> torch.Tensor:
@@ -161,20 +171,20 @@ def _float(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _q4_0(b: torch.Tensor) -> torch.Tensor:
-    return _nibbles(b[:, 2:]).float().sub_(8).mul_(_field(b, 0, 2, torch.float16))
+    return _nibbles(b, 2, 16).flatten(1).float().sub_(8).mul_(_field(b, 0, 2, torch.float16))
 
 
 def _q4_1(b: torch.Tensor) -> torch.Tensor:
-    return _affine(_nibbles(b[:, 4:]), b)
+    return _affine(_nibbles(b, 4, 16).flatten(1), b)
 
 
 def _q5_0(b: torch.Tensor) -> torch.Tensor:
-    q = _nibbles(b[:, 6:]) | _fifth_bits(b[:, 2:6])
+    q = _nibbles(b, 6, 16).flatten(1) | _fifth_bits(b[:, 2:6])
     return q.float().sub_(16).mul_(_field(b, 0, 2, torch.float16))
 
 
 def _q5_1(b: torch.Tensor) -> torch.Tensor:
-    q = _nibbles(b[:, 8:]) | _fifth_bits(b[:, 4:8])
+    q = _nibbles(b, 8, 16).flatten(1) | _fifth_bits(b[:, 4:8])
     return _affine(q, b)
 
 
@@ -202,17 +212,17 @@ def _k_blocks(b: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def _q4_k(b: torch.Tensor) -> torch.Tensor:
-    return _k_blocks(b, _nibbles(b[:, 16:].reshape(-1, 4, 32)).view(-1, 8, 32))
+    return _k_blocks(b, _nibbles(b, 16, 32).view(-1, 8, 32))
 
 
 def _q5_k(b: torch.Tensor) -> torch.Tensor:
-    low = _nibbles(b[:, 48:].reshape(-1, 4, 32)).view(-1, 8, 32)
+    low = _nibbles(b, 48, 32).view(-1, 8, 32)
     return _k_blocks(b, low | (_bits(b[:, 16:48], 8, 1) << 4))
 
 
 def _q6_k(b: torch.Tensor) -> torch.Tensor:
     # Two halves of 128 values: 64 bytes of nibbles and 32 bytes of bit pairs each.
-    low = _nibbles(b[:, :128].reshape(-1, 2, 64)).view(-1, 2, 128)
+    low = _nibbles(b[:, :128], 0, 64)
     high = _bits(b[:, 128:192].reshape(-1, 32), 4, 2).view(-1, 2, 128)
     q = (low | (high << 4)).float().sub_(32)
     scale = _field(b, 192, 16, torch.int8).mul_(_field(b, 208, 2, torch.float16))
