@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 import jinja2
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import make_attrgetter
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lingchat.runtime.formats.traced import (
     Traced,
@@ -131,7 +132,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], finalize=to_text)
         self.output_limit = 1 << 22
-        self.concat = self._concat  # type: ignore[method-assign,assignment]
+        self.concat = self._concat  # type: ignore[method-assign]
         for name, function in self.filters.items():
             if name not in _FOLLOWED_FILTERS:
                 self.filters[name] = _unfollowed(function)
@@ -184,15 +185,17 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         if not isinstance(owner, str) or getattr(value, "__name__", "") not in ("format", "format_map"):
             return None
         plain = super().wrap_str_format(str.__str__(owner).format)
+        assert plain is not None  # it is a str.format
         by_map = value.__name__ == "format_map"
 
         def traced_format(*args: Any, **kwargs: Any) -> str:
             if by_map:
-                args, kwargs = (), *args  # type: ignore[assignment]
+                (mapping,) = args
+                args, kwargs = (), dict(mapping)
             names = list(kwargs)
             count = len(args)
             result = format_traced(
-                lambda values: plain(*values[:count], **dict(zip(names, values[count:], strict=True))),  # type: ignore[misc]
+                lambda values: plain(*values[:count], **dict(zip(names, values[count:], strict=True))),
                 [*args, *kwargs.values()],
             )
             return foreign(result) if isinstance(owner, Traced) else result

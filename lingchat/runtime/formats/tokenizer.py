@@ -7,12 +7,14 @@ matter. Must not know files, templates or the engine.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from lingchat.runtime.formats.detokenize import Detokenizer
 
+REMEMBERED_CHARS = 1 << 21  # of text whose ids are kept; several times a long conversation
 THINK = ("<think>", "</think>")  # shown even where a vocabulary calls them control: the reply is split at them
 
 
@@ -70,6 +72,9 @@ class Tokenizer:
         shown = {vocabulary.control[text] for text in THINK if text in vocabulary.control}
         self._hidden = self.control_ids - shown
         self._pieces: dict[int, bytes] = {}
+        # Ids of the latest pieces of text: the messages of a conversation come again with every turn, unchanged.
+        self._spans: OrderedDict[tuple[str, bool], list[int]] = OrderedDict()
+        self._span_chars = 0
         # The longest alternative first, as every tokenizer of these families matches.
         longest_first = sorted(vocabulary.control, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
@@ -102,10 +107,23 @@ class Tokenizer:
             if id in self.vocabulary.strips_right:
                 at += len(text) - at - len(text[at:].lstrip())
             start = at
-        return ids + self._encode_ordinary(text[start:], at_start=start == 0)
+        ids += self._encode_ordinary(text[start:], at_start=start == 0)
+        return ids
 
     def _encode_ordinary(self, text: str, *, at_start: bool) -> list[int]:
-        return self._backend.encode(_valid_unicode(text), at_start=at_start) if text else []
+        if not text:
+            return []
+        key = text, at_start
+        ids = self._spans.get(key)
+        if ids is None:
+            ids = self._spans[key] = self._backend.encode(_valid_unicode(text), at_start=at_start)
+            self._span_chars += len(text)
+            while self._span_chars > REMEMBERED_CHARS:
+                (oldest, _), _ = self._spans.popitem(last=False)
+                self._span_chars -= len(oldest)
+        else:
+            self._spans.move_to_end(key)
+        return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids` without control tokens."""

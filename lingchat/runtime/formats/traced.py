@@ -115,9 +115,9 @@ class Traced(str):
         return head, middle, tail
 
     def replace(self, old: str, new: str, count: Any = -1) -> str:
-        text = str.replace(self, old, new, count)
         if not old:
-            return settle(text, self, new)
+            text: str = settle(str.replace(self, old, new, count), self, new)
+            return text
         return join_traced(new, self._between(str.split(self, old, count), old))
 
     def join(self, items: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ from lingchat.catalog.headers import read_gguf
 from lingchat.engines.api import Message
 from lingchat.errors import ModelFileError, TemplateError
 from lingchat.runtime.formats.load import Formats, Prompt, load_formats
+from lingchat.runtime.formats.tokenizer import REMEMBERED_CHARS
 
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SPECIALS = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>", "<|im_end|>"]
@@ -110,6 +111,35 @@ def test_message_ends(default: Formats) -> None:
     assert len(ends) == 3 and all(ids[end - 1] == 2 for end in ends)
     later = default.prompt_ids([*first, Message("user", "three")])
     assert later[: ends[-1]] == ids[: ends[-1]]
+
+
+def test_a_turn_encodes_only_what_is_new(default: Formats, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    encode = default.tokenizer._backend.encode
+    monkeypatch.setattr(
+        default.tokenizer._backend,
+        "encode",
+        lambda text, *, at_start: asked.append(text) or encode(text, at_start=at_start),
+    )
+    chat = [Message("user", "a question that is asked once"), Message("assistant", "an answer")]
+    before = default.prompt_ids(chat)
+    asked.clear()
+    after = default.prompt_ids([*chat, Message("user", "and another")])
+    assert asked == ["user\nand another"]
+    assert after[: len(before) - 3] == before[:-3]  # up to the generation prompt
+
+
+def test_what_is_remembered_is_bounded(default: Formats) -> None:
+    for n in range(8):
+        default.tokenizer.encode(f"{n} " + "word " * 100_000)
+    assert sum(len(text) for text, _ in default.tokenizer._spans) == default.tokenizer._span_chars <= REMEMBERED_CHARS
+    assert default.tokenizer.encode("word " * (REMEMBERED_CHARS // 5 + 1))
+    assert default.tokenizer._span_chars == 0
+
+
+def test_returned_ids_are_the_callers_own(default: Formats) -> None:
+    default.tokenizer.encode("hello there").append(7)
+    assert default.tokenizer.decode(default.tokenizer.encode("hello there")) == "hello there"
 
 
 class TestBos:
