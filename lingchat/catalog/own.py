@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -109,15 +108,10 @@ def add_wheel(folder: Path, wheel: Path, progress: OnProgress, cancelled: IsCanc
 
 @contextlib.contextmanager
 def _part(folder: Path, nbytes: int, what: str, cancelled: IsCancelled) -> Iterator[Path]:
-    """A file to write into, in `folder`, alone there; it is gone afterwards unless it was renamed."""
-    store.make_folder(folder)
-    part = folder / f".{os.getpid()}.gguf.part"
-    with store.lock(folder / fetch.LOCK, lambda: None, cancelled):
+    """A file to write into, beside its place in `folder`; it is gone afterwards unless it was renamed."""
+    with store.workspace(folder, lambda: None, cancelled) as work:
         store.need_space(folder, nbytes, what)
-        try:
-            yield part
-        finally:
-            part.unlink(missing_ok=True)
+        yield work / "model.gguf"
 
 
 def remove(folder: Path, name: str) -> str:

