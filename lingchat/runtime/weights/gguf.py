@@ -28,7 +28,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "attention.clamp_kqv": (0.0,),
     "attention.max_alibi_bias": (0.0,),
     "attention.scale": (0.0,),
-    "attention.sliding_window": (0,),
     "embedding_scale": (0.0, 1.0),
     "expert_count": (0,),
     "expert_used_count": (0,),
@@ -70,6 +69,10 @@ def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) ->
         )
     head_dim = _head_dim(keys, hidden, heads)
     rope_dim = keys.count("rope.dimension_count", head_dim)
+    context = keys.count("context_length")
+    window = keys.get("attention.sliding_window")
+    if window and not (isinstance(window, int) and window >= context):  # a window as wide as the context hides nothing
+        keys.refuse("attention.sliding_window", window, "sliding-window attention is not supported")
     for key, allowed in _NEUTRAL.items():
         keys.only(key, *allowed)
     keys.ignore(_HARMLESS)
@@ -82,7 +85,7 @@ def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) ->
         head_dim=head_dim,
         ffn=keys.count("feed_forward_length"),
         vocab=_vocab(header, keys),
-        context=keys.count("context_length"),
+        context=context,
         rope_base=keys.number("rope.freq_base", 10000.0),
         rope_dim=rope_dim,
         rope_adjacent=adjacent,

@@ -270,7 +270,13 @@ def test_a_gguf_key_that_changes_the_numbers_is_refused_with_its_value(key: str)
 
 
 def test_gguf_keys_at_their_neutral_value_change_nothing() -> None:
-    neutral = {"rope__scaling__type": "none", "expert_count": 0, "rope__scale_linear": 1.0, "tensor_data_layout": "x"}
+    neutral: dict[str, Any] = {
+        "rope__scaling__type": "none",
+        "expert_count": 0,
+        "rope__scale_linear": 1.0,
+        "tensor_data_layout": "x",
+    }
+    neutral |= {"attention__sliding_window": 8192}  # as wide as the context
     wanted = gguf(GGUF_SMOLLM2, 49152)
     assert gguf(GGUF_SMOLLM2, 49152, **neutral) == wanted
     assert gguf(GGUF_SMOLLM2, 49152, attention__head_count_kv=[3] * 30) == wanted
