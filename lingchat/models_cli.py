@@ -194,7 +194,7 @@ def _add(what: str, as_json: bool) -> int:
         notes.engine(
             Engine(
                 t_ns=now_ns(),
-                phase="download",
+                phase="download" if progress.phase in ("download", "wait") else "load",
                 message=progress.message,
                 done_bytes=progress.done,
                 total_bytes=progress.total,
