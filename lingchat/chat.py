@@ -6,14 +6,14 @@ event is in the trace, in the session and in `stats`. Nothing here draws, and no
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Literal
 
 from lingchat.config import Settings
 from lingchat.engines.api import ChatRequest, Engine, Message, ModelInfo, Sampling, Spec
-from lingchat.errors import ContextOverflow, SessionError, UsageError
-from lingchat.events import AnyEvent, Error, Reasoning, RunEnd, Text, TurnEnd, now_ns
+from lingchat.errors import ContextOverflow, DiskError, SessionError, UsageError
+from lingchat.events import AnyEvent, Error, Reasoning, RunEnd, Text, TurnEnd, Warn, now_ns
 from lingchat.session import Node, Reply, Session
 from lingchat.stats import RunStats, footer, summary
 from lingchat.trace import TraceWriter
@@ -34,6 +34,10 @@ class Chat:
         self.info: ModelInfo | None = None
         self.stats = trace.stats if trace is not None else RunStats()
         self._turn = 0
+        self._reply: Reply | None = None  # the one that streams
+        self._disk_problem = ""  # what could not be written, until it could
+        self._stalled = False
+        self._untold: list[Warn] = []  # problems of the disk that the reader of events has yet to hear of
         self._system = ""
         self._spoken: list[Message] = []  # the conversation where no session keeps it
         if settings.system:
@@ -87,7 +91,11 @@ class Chat:
             self.trace.write(RunEnd(t_ns=now_ns(), status=ended, exit=status))
             self.trace.close()
         if self.session is not None:
-            self.session.close()
+            try:
+                self.session.close()
+            except DiskError:
+                self.session.discard()
+                raise
 
     def use(self, session: Session) -> None:
         """Go on in another session; the one before is closed. A new one takes this chat's system prompt."""
@@ -99,10 +107,36 @@ class Chat:
 
     def note(self, event: AnyEvent) -> None:
         """Record an event: trace and figures. Front ends pass their own here (UI lag, stalls)."""
-        if self.trace is not None:
-            self.trace.write(event)
-        else:
+        if self.trace is None:
             self.stats.add(event)
+        else:
+            trace = self.trace
+            self._keep(lambda: trace.write(event))
+
+    def tick(self, now_ns: int) -> None:
+        """To be called a few times a second while a reply streams: writes what waits, notes a silence too long."""
+        trace, reply = self.trace, self._reply
+        if trace is not None:
+            self._keep(lambda: trace.tick(now_ns))
+        if reply is not None:
+            self._keep(lambda: reply.tick(now_ns))
+        turn = self.stats.current
+        stall = turn.stalled(now_ns) if turn is not None else None
+        if stall is not None and not self._stalled:
+            self.note(stall)  # once a silence
+        self._stalled = stall is not None
+
+    def _keep(self, write: Callable[[], object]) -> None:
+        """Write to a file. A full disk costs the record, not the reply: what is unwritten stays in memory, the next
+        write tries again, and the reader of events is told once."""
+        try:
+            write()
+        except DiskError as problem:
+            if not self._disk_problem:
+                self._untold.append(Warn(t_ns=now_ns(), code=problem.code, message=str(problem), turn=self._turn))
+            self._disk_problem = str(problem)
+        else:
+            self._disk_problem = ""
 
     # turns
 
@@ -127,7 +161,6 @@ class Chat:
         said = [] if text is None else [Message("user", text)]
         self._turn += 1
         request = self._request([*self._past(parent), *said])
-        reply: Reply | None = None
         written: list[str] = []
         accepted: bool | None = None
         async with aclosing(self.engine.chat(request)) as events:  # type: ignore[type-var]  # a generator
@@ -137,37 +170,58 @@ class Chat:
                         # The first word of the engine: what it refuses was never said.
                         accepted = not (isinstance(event, Error) and event.code in _REFUSED)
                         if accepted:
-                            reply = self._begin_reply(text, parent)
+                            self._begin_reply(text, parent)
                     self.note(event)
+                    self._write(event)
                     if isinstance(event, Text):
                         written.append(event.delta)
-                    if reply is not None:
-                        _write(reply, event)
-                        if isinstance(event, TurnEnd):
-                            self._finish(reply, event.stop)
                     yield event
+                    while self._untold:
+                        yield self._untold.pop(0)
             finally:
-                if reply is not None:
-                    self._finish(reply, "cancel")  # without effect when it has ended
+                self._finish("cancel")  # without effect when it has ended
         if self.session is None and accepted:
             self._spoken += [*said, Message("assistant", "".join(written))]
 
-    def _begin_reply(self, text: str | None, parent: int | None) -> Reply | None:
-        if self.session is None:
-            return None
-        if text is not None:
-            parent = self.session.add("user", text, parent).id
-        return self.session.begin_reply(parent)
+    def _begin_reply(self, text: str | None, parent: int | None) -> None:
+        session = self.session
+        if session is None:
+            return
 
-    def _finish(self, reply: Reply, stop: str) -> None:
-        """The reply's figures stay with it."""
+        def ask() -> None:
+            self._reply = session.begin_reply(session.add("user", text, parent) if text is not None else parent)
+
+        self._keep(ask)
+        if self._reply is None:  # the message is in the tree, though not yet in the file
+            self._reply = session.begin_reply(session.leaf)
+
+    def _write(self, event: AnyEvent) -> None:
+        """What the event adds to the kept reply."""
+        reply = self._reply
+        if reply is None:
+            return
+        match event:
+            case Text(delta=delta):
+                self._keep(lambda: reply.delta(delta, event.t_ns))
+            case Reasoning(delta=delta):
+                self._keep(lambda: reply.reasoning(delta, event.t_ns))
+            case TurnEnd(stop=stop):
+                self._finish(stop)
+
+    def _finish(self, stop: str) -> None:
+        """End the kept reply; its figures stay with it."""
+        reply, self._reply = self._reply, None
+        if reply is None:
+            return
         turn = self.stats.turns.get(self._turn)
-        reply.finish(
-            stop,
-            run=self.trace.id if self.trace is not None else "",
-            turn=self._turn,
-            footer=footer(turn) if turn is not None else "",
-            stats=summary(turn) if turn is not None else None,
+        self._keep(
+            lambda: reply.finish(
+                stop,
+                run=self.trace.id if self.trace is not None else "",
+                turn=self._turn,
+                footer=footer(turn) if turn is not None else "",
+                stats=summary(turn) if turn is not None else None,
+            )
         )
 
     def _past(self, leaf: int | None) -> list[Message]:
@@ -179,14 +233,3 @@ class Chat:
     def _request(self, messages: list[Message]) -> ChatRequest:
         return ChatRequest(messages=tuple(messages), sampling=self.sampling, spec=self.spec, turn=max(self._turn, 1))
 
-
-def _write(reply: Reply, event: AnyEvent) -> None:
-    match event:
-        case Text(delta=delta):
-            reply.delta(delta, event.t_ns)
-        case Reasoning(delta=delta):
-            reply.reasoning(delta, event.t_ns)
-        case TurnEnd():
-            pass
-        case _:
-            reply.tick(event.t_ns)

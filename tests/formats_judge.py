@@ -21,12 +21,12 @@ class Judge:
         self._address = address
 
     def ids(self, text: str, *, special: bool = False, add: bool = False) -> list[int]:
-        return self._post("/tokenize", content=text, parse_special=special, add_special=add)["tokens"]
+        return self.post("/tokenize", content=text, parse_special=special, add_special=add)["tokens"]
 
     def text(self, ids: list[int]) -> str:
-        return self._post("/detokenize", tokens=ids)["content"]
+        return self.post("/detokenize", tokens=ids)["content"]
 
-    def _post(self, path: str, **body: Any) -> Any:
+    def post(self, path: str, **body: Any) -> Any:
         request = urllib.request.Request(
             self._address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )

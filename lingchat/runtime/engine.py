@@ -269,6 +269,10 @@ class Runtime:
             )
         return Width(int(request.spec), adaptive=False)
 
+    def forget(self) -> None:
+        """Drop what is computed, so that the next request prefills all of its prompt."""
+        self._prefix.forget()
+
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """Logits fp32 [len(ids), V] after each of `ids`: the door for tests, benchmarks and distillation."""
         self._prefix.forget()

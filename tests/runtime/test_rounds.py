@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from make_models import write_gguf
+from runtime.helpers import Bench
 
 from lingchat.engines.api import Sampling
 from lingchat.runtime.prefix import Prefix
 from lingchat.runtime.stops import StopFilter
-from make_models import write_gguf
-from runtime.helpers import Bench
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 5, 6, 7, 8, 9, 12, 13, 5, 6]
 

@@ -144,7 +144,9 @@ def test_the_splits_differ(metadata: dict[str, Any]) -> None:
 
 
 def test_composed_and_decomposed_text_are_one_to_qwen(metadata: dict[str, Any]) -> None:
+    assert gguf_tokenizer(metadata).vocabulary.normalization is None
     tokenizer = gguf_tokenizer({**metadata, "tokenizer.ggml.pre": "qwen2"})
+    assert tokenizer.vocabulary.normalization == "NFC"
     assert tokenizer.encode("cafe\u0301") == tokenizer.encode("café")
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from make_models import FAMILIES, write_gguf, write_hf
 from runtime.helpers import Bench
 

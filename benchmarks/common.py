@@ -1,0 +1,77 @@
+"""What every benchmark shares: the machine it ran on, the roof of this run, and one JSON file a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("lingchat", "torch", "textual", "xllamacpp", "tokenizers")
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory, versions and what else was running."""
+    cpu = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = names[0] if names else cpu
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "load_average_before": os.getloadavg()[0],
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "commit": _commit(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str:
+    result = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS.parent)
+    return result.stdout.strip()
+
+
+def read_bandwidth(threads: int, seconds: float = 1.5) -> float:
+    """Bytes a second that `threads` threads read from 1 GiB, far beyond any cache: the roof of this run."""
+    import torch
+
+    torch.set_num_threads(threads)
+    block = torch.ones(1 << 28)
+    best = 0.0
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        block.sum()
+        best = max(best, block.nbytes / (time.perf_counter() - begin))
+    return best
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, smallest and largest of repeated measurements."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values), "n": len(values)}
+
+
+def save(name: str, result: dict[str, Any]) -> Path:
+    """Write one run as `results/<name>.json` and say where."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"{path.relative_to(RESULTS.parent.parent)} written")
+    return path
