@@ -14,8 +14,8 @@ PACKAGE = ROOT / "lingchat"
 
 # From the ground up. A file may import from its own floor and those below it. The longest prefix decides.
 FLOORS: list[tuple[str, ...]] = [
-    ("errors", "events", "visible", "platform", "arguments"),
-    ("config",),
+    ("errors", "events", "visible", "journal", "arguments"),
+    ("config", "config_fields"),
     ("kernels",),
     ("stats", "trace", "session", "catalog", "engines.api", "engines.wire"),
     ("runtime.ops.protocol",),
@@ -71,7 +71,6 @@ def imports(path: Path, *, top_level: bool = False, typing_too: bool = True) -> 
                 found.update(alias.name for alias in child.names)
             elif isinstance(child, ast.ImportFrom):
                 assert child.level == 0, f"{path}: imports are absolute"
-                found.add(child.module or "")
                 found.update(f"{child.module}.{alias.name}" for alias in child.names)
             visit(child)
 
@@ -80,11 +79,9 @@ def imports(path: Path, *, top_level: bool = False, typing_too: bool = True) -> 
 
 
 def inner(names: set[str], known: dict[str, Path]) -> set[str]:
-    return {
-        name.removeprefix("lingchat.")
-        for name in names
-        if name.removeprefix("lingchat.") in known and name.startswith("lingchat.")
-    }
+    """The modules of this package behind imported names: a module itself, or the one that holds the name."""
+    own = {name.removeprefix("lingchat.") for name in names if name.startswith("lingchat.")}
+    return {name if name in known else name.rpartition(".")[0] for name in own} & known.keys()
 
 
 def test_imports_only_go_down() -> None:
@@ -129,9 +126,10 @@ def test_nothing_but_the_worker_reaches_the_runtime() -> None:
     offenders = {
         f"{module} imports {target}"
         for module, path in known.items()
-        if not module.startswith(("runtime", "bench"))
+        if not module.startswith(("runtime", "kernels", "bench"))
         for target in inner(imports(path), known)
-        if target.startswith(("runtime", "kernels"))
+        # How many bytes a block has is a table, and whoever reads file headers needs it.
+        if target.startswith(("runtime", "kernels")) and target not in ("kernels", "kernels.blocks")
     }
     assert not offenders
 
