@@ -7,6 +7,7 @@ refused by name. Where the file is silent, llama.cpp's defaults hold. Knows meta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tokenizers import AddedToken, models
@@ -47,10 +48,12 @@ def gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     tokens = _list(metadata, "tokens")
     types = _types(metadata, tokens)
     backend: Backend
+    normalization = None
     if kind == "gpt2":
         split = split_for(metadata.get("tokenizer.ggml.pre") or "default")
         backend = BytePairBackend(tokens, types, _list(metadata, "merges"), split)
         add_bos = split.add_bos
+        normalization = "NFC" if split.nfc else None
     else:
         scores = _list(metadata, "scores")
         if len(scores) != len(tokens):
@@ -58,7 +61,8 @@ def gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         space = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
         backend = SpmBackend(tokens, types, scores, space_prefix=space)
         add_bos = True
-    return Tokenizer(backend, _vocabulary(metadata, tokens, types, add_bos))
+    vocabulary = _vocabulary(metadata, tokens, types, add_bos)
+    return Tokenizer(backend, replace(vocabulary, normalization=normalization))
 
 
 class BytePairBackend:

@@ -16,6 +16,7 @@ from lingchat.runtime.formats.detokenize import Detokenizer
 
 REMEMBERED_CHARS = 1 << 21  # of text whose ids are kept; several times a long conversation
 THINK = ("<think>", "</think>")  # shown even where a vocabulary calls them control: the reply is split at them
+_SPACE = re.compile(r"\s+")
 
 
 class Backend(Protocol):
@@ -45,7 +46,8 @@ class Vocabulary:
     """What a model file says about its tokens.
 
     `control` are the special tokens by text. `size` counts the ids that may be chosen: a head can have more rows.
-    `strips_left`/`strips_right` are control ids that swallow the white space beside them.
+    `strips_left`/`strips_right` are control ids that swallow the white space beside them. `normalization` names what is
+    done to a text before it is split, where a GGUF file leaves that to the family ("NFC"); None for nothing.
     """
 
     control: Mapping[str, int]
@@ -57,6 +59,7 @@ class Vocabulary:
     add_eos: bool = False
     strips_left: frozenset[int] = frozenset()
     strips_right: frozenset[int] = frozenset()
+    normalization: str | None = None
 
 
 class Tokenizer:
@@ -104,8 +107,8 @@ class Tokenizer:
             ids += self._encode_ordinary(before, at_start=start == 0)
             ids.append(id)
             at = match.end()
-            if id in self.vocabulary.strips_right:
-                at += len(text) - at - len(text[at:].lstrip())
+            if id in self.vocabulary.strips_right and (space := _SPACE.match(text, at)):
+                at = space.end()
             start = at
         ids += self._encode_ordinary(text[start:], at_start=start == 0)
         return ids

@@ -42,6 +42,8 @@ def default_tokenizer(metadata: dict[str, Any]) -> Tokenizer:
 def test_the_default_models_ids_equal_llama_cpps(text: str, default_tokenizer: Tokenizer, default_judge: Judge) -> None:
     assert default_tokenizer.encode(text) == default_judge.ids(text)
     assert default_tokenizer.encode(text, special=True) == default_judge.ids(text, special=True)
+    ids = default_tokenizer.encode(text)
+    assert default_tokenizer.decode(ids) == default_judge.text(ids)
 
 
 @FEW

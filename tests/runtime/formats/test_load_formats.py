@@ -74,7 +74,7 @@ def test_the_default_models_prompt_is_llama_cpps(default: Formats, default_model
             messages = [Message("user", text), Message("assistant", "ok"), Message("user", text)]
             rendered = "".join(segment.text for segment in default.template.render(messages))
             assert default.prompt_ids(messages) == found.ids(rendered, special=True)
-            # Its own template engine agrees; it only drops lone white space.
+            # Its own template engine, written in another language, renders the same.
             chat = [{"role": message.role, "content": message.content} for message in messages]
             assert rendered == found.post("/apply-template", messages=chat)["prompt"]
 
