@@ -1,0 +1,239 @@
+"""What the slash commands do in line mode: one method a command, found by its name.
+
+A command prints lines. What the words are stands in `commands`, and the chat screen's own versions in `slash`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from lingchat.config_fields import BY_NAME, Invalid
+from lingchat.errors import SessionError, UsageError
+from lingchat.session import Node, Session, SessionStore
+from lingchat.ui import clipboard
+from lingchat.ui.commands import COMMANDS, Call
+from lingchat.ui.editor import edit_text, editor_command
+
+if TYPE_CHECKING:
+    from lingchat.ui.plain import PlainChat
+
+_NOT_KEPT = "Nothing is kept of this chat (it is private), so there are no sessions."
+_CODE = re.compile(r"^[ ]{0,3}(`{3,}|~{3,})[^\n]*\n(.*?)^[ ]{0,3}\1[`~]*[ ]*$", re.MULTILINE | re.DOTALL)
+
+
+class Commands:
+    """Carries out commands for one line-mode chat. They run between replies, so none of them meets a running one."""
+
+    def __init__(self, host: PlainChat, store: SessionStore | None) -> None:
+        self._host = host
+        self._store = store
+        self._counted_from = 0  # turns up to this one are left out of /stats
+
+    async def run(self, call: Call) -> None:
+        """Raises the command's error."""
+        handler: Callable[[str], Awaitable[None] | None] = getattr(self, f"do_{call.command.name}")
+        result = handler(call.argument)
+        if result is not None:
+            await result
+
+    # ------------------------------------------------------------------ sessions
+
+    @property
+    def _session(self) -> Session:
+        session = self._host.chat.session
+        if session is None:
+            raise SessionError(_NOT_KEPT)
+        return session
+
+    @property
+    def _sessions(self) -> SessionStore:
+        if self._store is None:
+            raise SessionError(_NOT_KEPT)
+        return self._store
+
+    def do_new(self, argument: str) -> None:
+        self._host.chat.use(self._sessions.create())
+        self._host.editing = None
+        self._host.say("a new session")
+
+    def do_sessions(self, argument: str) -> None:
+        store = self._sessions
+        if argument:
+            for hit in store.search(argument):
+                self._host.say(f"{hit.session}  {hit.title}: {one_line(hit.before + hit.match + hit.after)}")
+            return
+        for item in store.list(20):
+            mark = "*" if item.id == self._session.id else " "
+            self._host.say(f"{mark} {item.id}  {item.updated[:16]}  {item.title}")
+
+    def do_resume(self, argument: str) -> None:
+        store, current = self._sessions, self._session.id
+        wanted = argument or next((item.id for item in store.list(20) if item.id != current), None)
+        if wanted is None:
+            raise SessionError("There is no other session yet.")
+        if wanted != current:
+            self._host.chat.use(store.open(wanted))
+        self._host.editing = None
+        for node in self._session.path()[-4:]:
+            self._host.say(f"{node.role}: {node.content}")
+        self._host.say(f"in session {self._session.id} {self._session.title}".rstrip())
+
+    def do_rename(self, argument: str) -> None:
+        if not argument:
+            raise UsageError("/rename TITLE gives this session a title.")
+        self._session.rename(argument)
+
+    # ------------------------------------------------------------------ branches
+
+    def _nodes(self, role: str) -> list[Node]:
+        return [node for node in self._session.path() if node.role == role]
+
+    def do_edit(self, argument: str) -> None:
+        own = self._nodes("user")
+        if not own:
+            raise UsageError("There is no message of yours to edit yet.")
+        try:
+            node = own[_number(argument) - 1] if argument else own[-1]
+        except (ValueError, IndexError) as cause:
+            raise UsageError(f"/edit [n]: n is 1 to {len(own)}, the number of your message.") from cause
+        self._host.editing = node.id
+        self._host.start_text = node.content
+        self._host.say("the next text replaces this message, beside it:")
+        if not sys.stdin.isatty():
+            self._host.say(node.content)
+
+    async def do_regen(self, argument: str) -> None:
+        replies = self._nodes("assistant")
+        if not replies:
+            raise UsageError("There is no reply to write again yet.")
+        await self._host.reply(self._host.chat.regenerate(replies[-1]))
+
+    # ------------------------------------------------------------------ text
+
+    async def do_copy(self, argument: str) -> None:
+        replies = self._nodes("assistant")
+        if not replies:
+            raise UsageError("There is no reply to copy yet.")
+        text = replies[-1].content
+        if argument:
+            blocks = [match.group(2) for match in _CODE.finditer(text)]
+            try:
+                text = blocks[_number(argument) - 1]
+            except (ValueError, IndexError) as cause:
+                raise UsageError(f"There is no code block {argument} in the last reply.") from cause
+        text = clipboard.clean(text)
+        tool = clipboard.system_tool()
+        if tool is not None and await clipboard.run_tool(tool, text):
+            self._host.say("copied")
+            return
+        sequence = clipboard.osc52(text)
+        if sequence is None or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("", "dumb"):
+            raise UsageError("There is no way to the clipboard here: no tool is installed, and the terminal has none.")
+        sys.stdout.write(sequence)
+        sys.stdout.flush()
+        self._host.say("copied through the terminal")
+
+    def do_editor(self, argument: str) -> None:
+        if not sys.stdin.isatty():
+            raise UsageError("An editor needs a terminal, and standard input is none.")
+        command = editor_command()
+        edited = edit_text(argument, command)
+        if edited is None:
+            raise UsageError(f"{command[0]} ended with an error; nothing was taken.")
+        self._host.start_text = edited
+
+    def do_private(self, argument: str) -> None:
+        history = self._host.history
+        history.private = _switch(argument, history.private, "/private [on|off]")
+        said = "what you type is not written into the history" if history.private else "the history is written again"
+        self._host.say(said)
+
+    # ------------------------------------------------------------------ model
+
+    async def do_model(self, argument: str) -> None:
+        if argument:
+            self._host.load(self._host.chat.restart(argument))
+            return
+        from lingchat.catalog.models import list_models
+
+        for row in await asyncio.to_thread(list_models):
+            note = f"  cannot run here: {row.why_not}" if row.why_not else ""
+            self._host.say(f"{row.name}  ({row.source}){note}")
+
+    def do_system(self, argument: str) -> None:
+        chat = self._host.chat
+        if argument:
+            chat.system = "" if argument == "none" else argument
+        self._host.say(f"system message: {chat.system}" if chat.system else "no system message (/system TEXT sets one)")
+
+    def do_sampling(self, argument: str) -> None:
+        from lingchat.ui.slash import read_sampling, sampling_text  # of the chat screen: loaded only when asked for
+
+        chat = self._host.chat
+        if argument:
+            chat.sampling = read_sampling(chat.sampling, argument)
+        self._host.say(sampling_text(chat.sampling))
+
+    def do_think(self, argument: str) -> None:
+        self._host.show_reasoning = _switch(argument, self._host.show_reasoning, "/think [on|off]")
+        self._host.say("reasoning is shown" if self._host.show_reasoning else "reasoning is left out")
+
+    def do_spec(self, argument: str) -> None:
+        chat = self._host.chat
+        if argument:
+            try:
+                chat.spec = BY_NAME["spec"].check(argument)
+            except Invalid as cause:
+                raise UsageError(f"/spec {argument}: it takes {cause}.") from cause
+        self._host.say(f"drafting {chat.spec}")
+
+    def do_restart(self, argument: str) -> None:
+        self._host.load(self._host.chat.restart())
+
+    # ------------------------------------------------------------------ figures and app
+
+    def do_stats(self, argument: str) -> None:
+        from lingchat.ui.stats_table import table
+
+        if argument not in ("", "turn", "session", "reset"):
+            raise UsageError("/stats [turn|session|reset]")
+        stats = self._host.chat.stats
+        if argument == "reset":
+            self._counted_from = max(stats.turns, default=0)
+            self._host.say("session figures count from here")
+        else:
+            self._host.say(table(stats, argument, self._counted_from))
+
+    def do_theme(self, argument: str) -> None:
+        self._host.say("line mode has no colours; the theme is of the chat screen")
+
+    def do_help(self, argument: str) -> None:
+        for command in COMMANDS:
+            self._host.say(f"{command.usage:<24} {command.help}")
+        self._host.say("enter sends; alt+enter, or a backslash before enter, makes a new line; tab completes a command")
+
+    def do_quit(self, argument: str) -> None:
+        self._host.leaving = True
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _number(argument: str) -> int:
+    """A place counted from 1. Raises ValueError."""
+    number = int(argument)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _switch(argument: str, now: bool, usage: str) -> bool:
+    if argument not in ("", "on", "off"):
+        raise UsageError(usage)
+    return argument == "on" if argument else not now
