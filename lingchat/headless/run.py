@@ -13,6 +13,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from contextlib import aclosing
 from functools import partial
 
 from lingchat.chat import Chat
@@ -116,13 +117,14 @@ class _Run:
             reading.cancel()
         text = reading.result()
         self._replying = True
-        async for event in chat.send(text):
-            self._notes.clear()
-            form.add(event)
-            if isinstance(event, Error):
-                self._fail(from_code(event.code, event.message))
-            elif isinstance(event, Warn):
-                self._notes.say(event.message)
+        async with aclosing(chat.send(text)) as events:  # type: ignore[type-var]  # a generator
+            async for event in events:
+                self._notes.clear()
+                form.add(event)
+                if isinstance(event, Error):
+                    self._fail(from_code(event.code, event.message))
+                elif isinstance(event, Warn):
+                    self._notes.say(event.message)
         self._replying = False
 
     async def _load(self, chat: Chat, form: Form) -> None:
