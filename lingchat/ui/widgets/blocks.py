@@ -85,7 +85,7 @@ class Block:
 
     @cached_property
     def codes(self) -> tuple[str, ...]:
-        """The source of each fence or indented code block inside, in order, exactly as written."""
+        """The source of each fence or indented code block inside, in order (see `code_sources`)."""
         return tuple(token.content for token in self.tokens if token.type in ("fence", "code_block"))
 
 
@@ -101,6 +101,19 @@ def parse(text: str) -> list[Block]:
     with _WHOLE_LOCK:
         tokens = _run(_WHOLE_INLINE, "", _run(_WHOLE_BLOCKS, text, [], env), env)
     return [Block(*place, tuple(group)) for *place, group in _groups(tokens, _line_starts(text), 0)]
+
+
+def code_sources(text: str) -> list[str]:
+    """The source of every code block of `text`, in order, exactly as written."""
+    sources: list[str] = []
+    for block in parse(text):
+        raw = text[block.start : block.end]
+        if block.kind == "fence" and "\r\n" in raw:  # parsed with a space for the carriage return
+            lines = raw.split("\n")[1 : 1 + block.codes[0].count("\n")]
+            sources.append("".join(line + "\n" for line in lines))
+        else:
+            sources += block.codes
+    return sources
 
 
 def _parseable(text: str) -> str:
@@ -165,6 +178,11 @@ class BlockSplitter:
         return self._start
 
     @property
+    def source(self) -> str:
+        """All that has arrived."""
+        return self.text + self._held
+
+    @property
     def tail(self) -> str:
         return self.text[self._start :]
 
@@ -204,10 +222,13 @@ class BlockSplitter:
         if _closed(last, tail, starts):
             done, cut = len(tokens), starts[last.map[1]]
         else:
-            done, cut = tops[-1], starts[last.map[0]]
-            self._watch(last, tail[cut:])
-            if self.fence is not None:
-                self.fence = Fence(self.fence.info, self._start + cut + self.fence.start)
+            # The tail begins where the block before ends: lines of no block between them are a link definition, which
+            # the next line may still continue.
+            before = tokens[tops[-2]].map if len(tops) > 1 else None
+            done, cut = tops[-1], starts[before[1]] if before else 0
+            self._watch(last)
+            if last.type == "fence":
+                self.fence = Fence(last.info.strip(), self._start + starts[min(last.map[0] + 1, len(starts) - 1)])
         if not done:
             return []
         self._env = env
@@ -220,7 +241,7 @@ class BlockSplitter:
             blocks.append(Block(kind, first, last_end, tuple(group), light))
         return blocks
 
-    def _watch(self, token: Token, source: str) -> None:
+    def _watch(self, token: Token) -> None:
         """Chooses the cheap test that tells whether a line can end the open block.
 
         A test that wrongly answers "cannot" only delays a block: the next line that can, or the end, sets it right.
@@ -229,7 +250,6 @@ class BlockSplitter:
         if kind == "fence":
             closing = _closing(token)
             self._quiet = lambda line: not closing.fullmatch(line)
-            self.fence = Fence(token.info.strip(), source.index("\n") + 1)
         elif kind in ("bullet_list", "ordered_list"):
             marker = re.compile(r"(?:\s*|\s{{2,}}.*|[{}] +[^-*_ ].*|\d+[.)] .*)".format(re.escape(token.markup or "-")))
             self._quiet = lambda line: marker.fullmatch(line) is not None

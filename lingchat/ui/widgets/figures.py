@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from textual.content import Content, Span
 
 from lingchat import stats
@@ -261,8 +261,27 @@ def loading_lines(engine: Engine, width: int) -> list[Content]:
     return lines
 
 
+def clip(pieces: Iterable[Piece], width: int) -> list[Piece]:
+    """The pieces up to `width` cells."""
+    out: list[Piece] = []
+    for text, style in pieces:
+        text = set_cell_size(text, width) if cell_len(text) > width else text
+        width -= cell_len(text)
+        out.append((text, style))
+    return out
+
+
 def one_line(run: RunStats, now_ns: int, width: int) -> tuple[list[Piece], int]:
     """The one-line form without its strip, and the columns that remain for the strip. What does not fit is left out."""
+    state = _state_line(run, now_ns, width)
+    if state is not None:
+        return clip(state, max(width, 0)), 0
+    assert run.current is not None
+    return _figures_line(run, run.current, now_ns, width)
+
+
+def _state_line(run: RunStats, now_ns: int, width: int) -> list[Piece] | None:
+    """One line for a state in which there are no figures of decoding to show."""
     engine = loading(run)
     if engine is not None:
         share = engine.progress if engine.progress >= 0 else None
@@ -270,17 +289,21 @@ def one_line(run: RunStats, now_ns: int, width: int) -> tuple[list[Piece], int]:
         amount = f" {stats.format_percent(share)}"
         if engine.total_bytes:
             amount += f" · {stats.format_bytes(engine.done_bytes)} / {stats.format_bytes(engine.total_bytes)}"
-        return [(text, BUSY), *bar(share, max(min(width - len(text) - len(amount), 20), 0)), (amount, VALUE)], 0
+        return [(text, BUSY), *bar(share, max(min(width - len(text) - len(amount), 20), 0)), (amount, VALUE)]
     turn = run.current
     if turn is None:
-        return [("no turn yet" if run.engine is not None else "no engine", MUTED)], 0
+        return [("no turn yet" if run.engine is not None else "no engine", MUTED)]
     stall = turn.stalled(now_ns)
     if stall is not None:
-        return [(f"stalled in {stall.phase} {stats.format_seconds(stall.waited_ms)} · esc stops", BAD)], 0
+        return [(f"stalled in {stall.phase} {stats.format_seconds(stall.waited_ms)} · esc stops", BAD)]
     if turn.phase in ("queue", "prefill") and turn.ttft_ms is None:
         done = f"{stats.format_count(turn.prefill_done)}/{stats.format_count(turn.prefill_total)}"
         text = f"{PHASES[turn.phase]} {done} · {stats.format_rate(turn.prefill_tok_s)} tok/s"
-        return [(text, BUSY)], 0
+        return [(text, BUSY)]
+    return None
+
+
+def _figures_line(run: RunStats, turn: TurnStats, now_ns: int, width: int) -> tuple[list[Piece], int]:
     now = turn.tok_s_now(now_ns)
     tpot = "/".join(stats.format_ms(turn.tpot(q)) for q in (0.5, 0.95, 0.99))
     groups: list[list[Piece]] = [

@@ -80,11 +80,10 @@ class FigureLines(Widget):
 
     def show(self, lines: list[Content]) -> None:
         old, self.lines = self.lines, lines
-        dx, dy = self.gutter.top_left
         width = self.content_size.width
         for y in range(max(len(old), len(lines))):
             if y >= len(old) or y >= len(lines) or not lines[y].is_same(old[y]):
-                self.refresh(Region(dx, dy + y, width, 1))
+                self.refresh(Region(0, y, width, 1))
 
     def notify_style_update(self) -> None:
         super().notify_style_update()

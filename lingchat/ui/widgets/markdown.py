@@ -160,6 +160,7 @@ class _Builder:
         self.lead: tuple[Piece, ...] = ()  # for the next row
         self.hang: tuple[Piece, ...] = ()  # for the rows after it
         self.mark = ""
+        self.tight = False  # inside the items of a tight list
 
     def build(self, tokens: Iterable[Token]) -> Flow:
         self.tokens = list(tokens)
@@ -230,6 +231,7 @@ class _Builder:
         """Blocks up to `close`, each row behind `more`."""
         lead, hang = self.lead, self.hang
         self.lead, self.hang = (*lead, *more), (*hang, *more)
+        tight, self.tight = self.tight, False
         before = len(self.flow)
         first = True
         while self.tokens[self.at].type != close:
@@ -244,12 +246,14 @@ class _Builder:
         if len(self.flow) == before:
             self._add(Row(""))
         self.lead, self.hang = hang, hang
+        self.tight = tight
 
     def _list(self, token: Token) -> None:
         level = token.level // 2
         loose = _loose(self.tokens, self.at - 1)
-        if loose or token.level == 0 or self.lead != self.hang:
+        if not self.tight:
             self._gap()
+        tight, self.tight = self.tight, not loose
         ordered = token.type == "ordered_list_open"
         close = "ordered_list_close" if ordered else "bullet_list_close"
         number = int(str(token.attrs.get("start", 1)))
@@ -272,6 +276,7 @@ class _Builder:
             number += 1
             first = False
         self._take()
+        self.tight = tight
 
     def _item(self) -> None:
         before = len(self.flow)

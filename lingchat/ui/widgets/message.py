@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from textual.content import Span
 from textual.style import Style
 
-from lingchat.ui.widgets.blocks import Block, parse
+from lingchat.ui.widgets.blocks import Block, code_sources, parse
 from lingchat.ui.widgets.markdown import TAB
 from lingchat.ui.widgets.rows import Piece, Row
 from lingchat.ui.widgets.sections import BlockSection, GrowingText, Section
@@ -97,7 +97,7 @@ class MessageView:
 
     def code(self, number: int) -> str | None:
         """Source of code block `number` (from 1), exactly as written; None if there is no such block."""
-        codes = [code for block in parse(self.text) for code in block.codes] if self.view.role == "assistant" else []
+        codes = code_sources(self.text) if self.view.role == "assistant" else []
         return codes[number - 1] if 1 <= number <= len(codes) else None
 
     def build(self) -> None:

@@ -153,9 +153,16 @@ class MessageList(ScrollView, can_focus=True):
         self._height = y
         self._extend(y)
         first = (top if start else 0) if dirty is None else dirty
-        self.refresh_lines(first, max(old, y) - first + 1)
+        self._repaint(first, max(old, y) + 1)
         if not self._follow:
             self._refresh_badge()
+
+    def _repaint(self, first: int, end: int) -> None:
+        """Repaints what of the lines `first` to `end` is on screen."""
+        y = self.scroll_offset.y
+        first, end = max(first - y, 0), min(end - y, self._page)
+        if first < end:
+            self.refresh(Region(0, first, self.size.width, end - first))
 
     def _extend(self, height: int) -> None:
         """Sets the scrollable height without a layout of the screen, which would repaint everything."""

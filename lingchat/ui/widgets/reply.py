@@ -59,7 +59,7 @@ class Reply(MessageView):
 
     @property
     def text(self) -> str:
-        return self.splitter.text + "".join(self._pending) if self.live else self.view.text
+        return self.splitter.source + "".join(self._pending) if self.live else self.view.text
 
     def append(self, delta: str) -> None:
         """More of the reply's text."""
@@ -105,8 +105,8 @@ class Reply(MessageView):
             delta = "".join(self._pending)
             self._pending.clear()
             mode = self._mode
-            for block in self.splitter.append(delta):
-                self._add_block(block)
+            for number, block in enumerate(self.splitter.append(delta)):
+                self._add_block(block, in_tail=number == 0 and mode is not None)
             self._grow_tail()
             changed = min(changed, above) if mode != self._mode else changed
         return changed
@@ -124,19 +124,18 @@ class Reply(MessageView):
         self.tail.grow(splitter.text[self._shown :])
         self._shown = len(splitter.text)
 
-    def _add_block(self, block: Block) -> None:
+    def _add_block(self, block: Block, *, in_tail: bool) -> None:
+        """Lays out a finished block. A long one stays as plain as it is in the tail, which then has a successor."""
         place = len(self.sections) - 2
         if not block.light:
             self._append_blocks([block], place)
             return
-        if self._mode is None or self._mode[0] != block.start:  # it came whole, in one chunk
+        if not in_tail:  # it came whole, in one chunk
             self.tail.restart()
             self.tail.gap = self._gap()
             self._mode, self._shown = (block.start, None), block.start
-        end = block.end
-        fence = self._mode[1]
-        if fence is not None:
-            end = self.splitter.text.rfind("\n", 0, end - 1) + 1
+        fence = self._mode[1] if self._mode is not None else None
+        end = block.end if fence is None else self.splitter.text.rfind("\n", 0, block.end - 1) + 1
         self.tail.grow(self.splitter.text[self._shown : end])
         if fence is not None:
             self.tail.close(code_bottom())

@@ -24,7 +24,10 @@ from textual.style import Style
 Piece = tuple[str, "str | Style"]  # text and its style
 StyleOf = Callable[["str | Style"], Style]
 
-_WORD = re.compile(r"\S+\s*|\s+")
+# A word with the spaces behind it. Between CJK characters a line may break, but not before closing punctuation.
+_WIDE = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff"
+_CLOSING = "。、，．！？：；）」』】〉》"
+_WORD = re.compile(rf"[{_WIDE}][{_CLOSING}]*\s*|[^\s{_WIDE}]+\s*|\s+")
 
 
 class Row(NamedTuple):
@@ -78,26 +81,18 @@ def breaks(text: str, width: int, *, code: bool = False, start: int = 0) -> list
     used = 0
     for match in _WORD.finditer(text, start):
         chunk = match.group()
-        size = len(chunk) if chunk.isascii() else cell_len(chunk)
-        if used + size <= width:
-            used += size
-            continue
         word = chunk.rstrip()
+        size = len(chunk) if chunk.isascii() else cell_len(chunk)
         bare = size - (len(chunk) - len(word)) if chunk[len(word) :].isascii() else cell_len(word)
-        if word and used + bare <= width:  # only the spaces behind the word hang over
-            used = width
-            continue
-        if not word:
-            used = width
-            continue
-        if bare <= width and (used or not out):
-            if match.start() > start:
+        if used + bare > width:
+            if used and match.start() > start:
                 out.append(match.start())
-            used = min(size, width)
-            continue
-        folds, rest = _fold(text, match.start(), match.start() + len(word), width, used)
-        out.extend(folds)
-        used = min(rest + size - bare, width)
+            used = 0
+            if bare > width:
+                folds, used = _fold(text, match.start(), match.start() + len(word), width, 0)
+                out.extend(folds)
+                used -= bare
+        used = min(used + size, width)  # spaces may hang over the edge
     return out
 
 
@@ -208,4 +203,7 @@ def paint(
         at = offset if offset != -1 else at
         segments.append(Segment(text, style.rich_style_with_offset(at, y)))
         at += len(text) if offset != -1 else 0
-    return Strip(segments, left + width + right)
+    total = left + width + right
+    if sum(cell_len(segment.text) for segment in segments) != total:  # joiners alone or out of place
+        return Strip(segments).adjust_cell_length(total, base.rich_style)
+    return Strip(segments, total)
