@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lingchat import __version__
-from lingchat.arguments import Parser
+from lingchat.arguments import Parser, need_screen
 from lingchat.errors import ConfigError, LingchatError, UsageError
 
 if TYPE_CHECKING:
@@ -221,18 +221,11 @@ def _plain(found: argparse.Namespace, settings: Settings, words: list[str]) -> i
 
 
 def _screen(found: argparse.Namespace, settings: Settings, words: list[str]) -> int:
-    if not sys.stdout.isatty():
-        raise UsageError(
-            'standard output is not a terminal, so there is no chat screen: lingchat -p "PROMPT" gives one reply, '
-            "lingchat -p - reads the prompt from standard input, lingchat --plain is the line mode"
-        )
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "standard input is not a terminal, so nothing can be typed: "
-            'lingchat -p "PROMPT" appends what it holds to the prompt, lingchat -p - takes it as the prompt'
-        )
-    if os.environ.get("TERM", "") in ("", "dumb"):
-        raise UsageError("this terminal (TERM=dumb) cannot show the chat screen: lingchat --plain is the line mode")
+    need_screen(
+        'lingchat -p "PROMPT" gives one reply, lingchat -p - reads the prompt from standard input, '
+        "lingchat --plain is the line mode",
+        'lingchat -p "PROMPT" appends what it holds to the prompt, lingchat -p - takes it as the prompt',
+    )
     engine = _engine(settings)
     from lingchat.opening import open_chat, run_start
     from lingchat.ui.app import run_app

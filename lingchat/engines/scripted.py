@@ -65,6 +65,7 @@ class RecordedTurn(NamedTuple):
 
     prompt: str
     events: tuple[ev.AnyEvent, ...]
+    gap_ns: int = 0  # since the end of the turn before
 
     def cues(self, turn: int, *, rounds: bool) -> Iterator[Cue]:
         for event in self.events:
@@ -79,8 +80,10 @@ def recorded_turns(trace: Iterable[ev.AnyEvent]) -> list[RecordedTurn]:
     """The turns of a trace, in order. A turn that was cut off ends in an error that says so."""
     turns: list[RecordedTurn] = []
     open_turn: list[ev.AnyEvent] = []
+    last_end: int | None = None
 
     def close() -> None:
+        nonlocal last_end
         if not open_turn:
             return
         start = next((event for event in open_turn if isinstance(event, ev.TurnStart)), None)
@@ -92,7 +95,9 @@ def recorded_turns(trace: Iterable[ev.AnyEvent]) -> list[RecordedTurn]:
             open_turn.append(ev.Warn(t_ns=last, code="trace_cut", message="the trace ends here", turn=number))
             open_turn.append(ev.TurnEnd(t_ns=last, turn=number, stop="error"))
         text = start.text if start is not None else ""
-        turns.append(RecordedTurn(text, tuple(ev.rebase(event, base) for event in open_turn)))
+        gap = max(0, base - last_end) if last_end is not None else 0
+        last_end = open_turn[-1].t_ns
+        turns.append(RecordedTurn(text, tuple(ev.rebase(event, base) for event in open_turn), gap))
         open_turn.clear()
 
     for event in trace:
@@ -266,6 +271,10 @@ class ScriptedEngine:
         return script_cues(scripted, request, prompt, queued_ns, seed)
 
     async def count(self, what: ChatRequest | str) -> int:
+        """As recorded for the next turn of a trace, whose tokenizer is not here; else about a token for five letters."""
+        if self.recorded is not None and self._played < len(self.recorded):
+            starts = (event for event in self.recorded[self._played].events if isinstance(event, ev.TurnStart))
+            return next((start.prompt_tokens for start in starts), 0)
         return _count(what)
 
     def cancel(self) -> None:
