@@ -46,10 +46,10 @@ class LingchatApp(App[None], inherit_bindings=False):
     COMMAND_PALETTE_BINDING = "ctrl+p"
     ESCAPE_TO_MINIMIZE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+p", "command_palette", "command palette", show=False, priority=True, id="app.palette"),
-        Binding("ctrl+l", "redraw", "redraw the screen", show=False, priority=True, id="app.redraw"),
-        Binding("ctrl+z", "suspend_process", "suspend (fg comes back)", show=False, priority=True, id="app.suspend"),
-        Binding("f6,alt+m", "mouse", "mouse on, or left to the terminal", show=False, priority=True, id="app.mouse"),
+        Binding("ctrl+p", "command_palette", "command palette", show=False, id="app.palette"),
+        Binding("ctrl+l", "redraw", "redraw the screen", show=False, id="app.redraw"),
+        Binding("ctrl+z", "suspend_process", "suspend (fg comes back)", show=False, id="app.suspend"),
+        Binding("f6,alt+m", "mouse", "mouse on, or left to the terminal", show=False, id="app.mouse"),
     ]
 
     def __init__(

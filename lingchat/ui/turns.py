@@ -232,6 +232,7 @@ class Turns:
         self._replies += 1
         self._reply = self._stage.conversation.begin_reply(f"#{self._replies}")
         self._stage.streaming(True)
+        self._stage.changed()
         self.lag.start()
         ended = False
         try:
@@ -265,8 +266,10 @@ class Turns:
                 self.engine = event
             case ev.TurnEnd():
                 self._finish(event.stop)
-        self.stall = event if isinstance(event, ev.Stall) else None
+        stalled, self.stall = self.stall, event if isinstance(event, ev.Stall) else None
         self._stage.turn_event(event)
+        if stalled is not None or isinstance(event, (ev.TurnStart, ev.TurnFirst, ev.Stall)):
+            self._stage.changed()
 
     def _finish(self, stop: str) -> None:
         """Put the figures under the reply, and the cause if it broke off."""

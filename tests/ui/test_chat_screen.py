@@ -40,6 +40,15 @@ async def test_a_prompt_is_answered_and_the_footer_keeps_the_figures() -> None:
         assert "ready" in bench.status
 
 
+async def test_while_a_reply_runs_it_is_seen_and_the_status_says_so() -> None:
+    async with running(script(HANGS)) as bench:
+        assert bench.screen.query_one("#welcome").display
+        await begin_hanging(bench)
+        await bench.pilot.pause()
+        assert bench.screen.conversation.display and not bench.screen.query_one("#welcome").display
+        assert "decoding" in bench.status and "esc stop" in bench.status
+
+
 async def test_first_reply_of_the_demo_model_says_what_it_is_and_the_second_does_not() -> None:
     async with running(script("a", "b")) as bench:
         await bench.say("one")

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from textual.app import App, ComposeResult
-from textual.events import Paste
+from textual.events import Key, Paste
 from textual.pilot import Pilot
 
 from lingchat.ui.history import History
@@ -43,7 +43,6 @@ class Host(App[None]):
 
     def on_prompt_submitted(self, message: Prompt.Submitted) -> None:
         self.sent.append(message.typed)
-        self.prompt.clear_all()
 
     def on_prompt_editor_wanted(self) -> None:
         self.editor_asked += 1
@@ -66,6 +65,16 @@ async def test_enter_sends_and_clears() -> None:
         await pilot.press(*"hi there", "enter")
         assert [typed.full for typed in app.sent] == ["hi there"]
         assert app.prompt.text == ""
+
+
+async def test_keys_that_arrive_together_keep_their_order() -> None:
+    async with running() as (app, pilot):
+        for key in [*"one", "enter", *"two", "ctrl+j", *"2", "enter", *"rest"]:
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await pilot.pause()
+        await pilot.pause()
+        assert [typed.full for typed in app.sent] == ["one", "two\n2"]
+        assert app.prompt.text == "rest"
 
 
 @pytest.mark.parametrize("key", ["ctrl+j", "shift+enter", "alt+enter"])

@@ -22,7 +22,7 @@ from lingchat import events as ev
 from lingchat.config import Settings
 from lingchat.errors import DiskError
 from lingchat.ui import saying, tree
-from lingchat.ui.commands import Call, Command, Unknown, parse
+from lingchat.ui.commands import Call, Command, Say, Unknown, parse
 from lingchat.ui.counter import Counter
 from lingchat.ui.first_prompts import FIRST_PROMPTS
 from lingchat.ui.history import Draft, History
@@ -50,7 +50,7 @@ DRAFT_S = 0.5
 
 
 def _key(keys: str, action: str, description: str, name: str) -> Binding:
-    return Binding(keys, action, description, show=False, priority=True, id=f"chat.{name}")
+    return Binding(keys, action, description, show=False, id=f"chat.{name}")
 
 
 class ChatScreen(Screen[None], inherit_bindings=False):
@@ -267,26 +267,24 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         if not typed.shown.strip():
             self.turns.resume()
             return
-        what = Unknown("", None) if typed.shown.strip() == "/" else parse(typed.full)
+        what = parse(typed.full)
         if isinstance(what, Unknown):
             self.note(what.message, error=True)
-            return
-        if isinstance(what, Call):
-            if self.turns.busy and not what.command.while_busy:
-                self.note(f"/{what.command.name} waits for the reply: esc stops it", error=True)
-                return
-            self.prompt.clear_all()
+            self.give_back(typed)
+        elif isinstance(what, Say):
+            self._remember(typed)
+            full = Typed(what.text, {}) if what.text != typed.full else typed
+            editing, self.editing = self.editing, None
+            if editing is not None and not self.turns.busy:
+                self.turns.edit(editing, full)
+            else:
+                self.turns.submit(full)
+        elif self.turns.busy and not what.command.while_busy:
+            self.note(f"/{what.command.name} waits for the reply: esc stops it", error=True)
+            self.give_back(typed)
+        else:
             self._remember(typed)
             self.slash.run(what)
-            return
-        self.prompt.clear_all()
-        self._remember(typed)
-        full = Typed(what.text, {}) if what.text != typed.full else typed
-        editing, self.editing = self.editing, None
-        if editing is not None and not self.turns.busy:
-            self.turns.edit(editing, full)
-        else:
-            self.turns.submit(full)
 
     def _remember(self, typed: Typed) -> None:
         try:
@@ -381,8 +379,7 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         self.conversation.scroll_to_end()
 
     def action_slash(self, name: str) -> None:
-        message = Prompt.Submitted(Typed(f"/{name}", {}))
-        what = parse(message.typed.full)
+        what = parse(f"/{name}")
         assert isinstance(what, Call)
         if self.turns.busy and not what.command.while_busy:
             self.note(f"/{name} waits for the reply: esc stops it", error=True)

@@ -52,22 +52,22 @@ def _plain_lines(text: str) -> str:
     return visible(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def _key(keys: str, action: str, description: str, name: str, priority: bool = False) -> Binding:
-    return Binding(keys, action, description, show=False, id=f"prompt.{name}", priority=priority)
+def _key(keys: str, action: str, description: str, name: str) -> Binding:
+    return Binding(keys, action, description, show=False, id=f"prompt.{name}")
 
 
 class Prompt(TextArea, inherit_bindings=False):
     """The multi-line prompt. `popup` is drawn by the screen, `history` may be empty, `recall` takes back what waits."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key("enter", "submit", "send, or queue while a reply runs", "send", True),
-        _key("ctrl+j,shift+enter,alt+enter", "newline", "new line (also \\ then enter)", "newline", True),
-        _key("tab", "complete", "complete a command, or open a pasted chip", "complete", True),
-        _key("up", "up", "line up, then older prompts", "up", True),
-        _key("down", "down", "line down, then newer prompts", "down", True),
-        _key("ctrl+r", "search", "search all prompts", "search", True),
-        _key("ctrl+g", "editor", "write in your editor", "editor", True),
-        _key("alt+e", "expand", "open the pasted chip at the caret", "expand", True),
+        _key("enter", "submit", "send, or queue while a reply runs", "send"),
+        _key("ctrl+j,shift+enter,alt+enter", "newline", "new line (also \\ then enter)", "newline"),
+        _key("tab", "complete", "complete a command, or open a pasted chip", "complete"),
+        _key("up", "up", "line up, then older prompts", "up"),
+        _key("down", "down", "line down, then newer prompts", "down"),
+        _key("ctrl+r", "search", "search all prompts", "search"),
+        _key("ctrl+g", "editor", "write in your editor", "editor"),
+        _key("alt+e", "expand", "open the pasted chip at the caret", "expand"),
         _key("ctrl+underscore,alt+z", "undo", "undo", "undo"),
         _key("ctrl+y", "redo", "redo", "redo"),
         _key("left", "cursor_left", "left", "left"),
@@ -96,7 +96,7 @@ class Prompt(TextArea, inherit_bindings=False):
 
     @dataclass
     class Submitted(Message):
-        """Enter was pressed on `typed`; the screen clears the prompt when it takes it. Empty text is posted too."""
+        """Enter was pressed on `typed`, and the prompt is empty again. Empty text is posted too."""
 
         typed: Typed
 
@@ -123,11 +123,34 @@ class Prompt(TextArea, inherit_bindings=False):
         self._expected: str | None = None  # text set by us; any other text ends walking and searching
         self._searching: Typed | None = None
 
+    def on_mount(self) -> None:
+        self.screen.screen_layout_refresh_signal.subscribe(self, self._place_cursor, immediate=True)
+
+    def _place_cursor(self, _: object) -> None:
+        """The terminal's own cursor stands on the caret, where input methods compose, wherever a layout put it."""
+        if self.has_focus:
+            self.app.cursor_position = self.cursor_screen_offset
+
     def check_consume_key(self, key: str, character: str | None = None) -> bool:
         """An empty prompt lets the screen look at `?` and digits first (help, first prompts)."""
         if key in FREE_KEYS and not self.text:
             return False
         return super().check_consume_key(key, character)
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Carry out bound keys here, in the order they were typed.
+
+        A priority binding runs before keys still waiting in this widget's queue: `hello` and enter arriving in one
+        read would send an empty prompt.
+        """
+        if event.is_printable and not (event.key in FREE_KEYS and not self.text):
+            return
+        for node, bindings in self.screen._modal_binding_chain:
+            for binding in bindings.key_to_bindings.get(event.key, ()):
+                if await self.app.run_action(binding.action, node):
+                    event.stop()
+                    event.prevent_default()
+                    return
 
     # ------------------------------------------------------------------ content
 
@@ -244,7 +267,9 @@ class Prompt(TextArea, inherit_bindings=False):
             self.move_cursor((row + 1, 0))
             return
         self._popup.close()
-        self.post_message(self.Submitted(self.typed))
+        typed = self.typed
+        self.clear_all()  # now, not when the screen has looked: keys may be waiting behind this one
+        self.post_message(self.Submitted(typed))
 
     def action_newline(self) -> None:
         result = self.replace("\n", *self.selection, maintain_selection_offset=False)
