@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -213,6 +214,24 @@ def test_a_runaway_template_is_stopped_and_named(name: str) -> None:
     assert time.monotonic() - began < 10  # a limit of 2 s, on a busy machine
     assert len(str(caught.value)) < 700
     assert threading.active_count() == threads
+    template.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not hold a process to an address space")
+@pytest.mark.parametrize("name", ["constant filter", "ljust", "doubling lists"])
+def test_memory_is_bounded_besides_time(name: str) -> None:
+    template = ChatTemplate(RUNAWAYS[name], source="test")
+    template.time_limit_s = 30.0
+    with pytest.raises(TemplateError, match=r"needs more than the 512 MB of memory"):
+        template.render([Message("user", "hi")])
+    template.close()
+
+
+def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jinja2.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    template = ChatTemplate(CHATML, source="test")
+    assert template.render([Message("user", "hi")])
     template.close()
 
 

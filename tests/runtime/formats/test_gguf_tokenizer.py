@@ -95,7 +95,7 @@ def with_digits(metadata: dict[str, Any], pre: str) -> dict[str, Any]:
     pairs = [a + b for a in digits for b in digits]
     threes = [p + d for p in pairs for d in digits]
     merges = [f"{p[0]} {p[1]}" for p in pairs] + [f"{t[:2]} {t[2]}" for t in threes]
-    words = ["Ġ1", "!Ċ", "ĊĊĊ", "<think>", "whole⁠word"]  # the last is a token that no merge reaches
+    words = ["Ġ1", "!Ċ", "ĊĊĊ", "<think>", "wholeword"]  # the last is a token that no merge reaches
     merges += ["Ġ 1", "! Ċ", "ĊĊ Ċ"]
     known = set(metadata["tokenizer.ggml.tokens"])
     new = [t for t in pairs + threes + words if t not in known]
@@ -128,7 +128,7 @@ def as_the_family_reads(pre: str, text: str) -> str:
 
 def test_every_splits_ids_equal_llama_cpps(pair: tuple[str, Tokenizer, Judge]) -> None:
     pre, tokenizer, found = pair
-    for text in [*CORPUS, "<think>a</think> <think>", "\n\n\n1 12 123 !\n1"]:
+    for text in [*CORPUS, "<think>a</think> <think>", "\n\n\n1 12 123 !\n1", "wholeword wholeword"]:
         assert tokenizer.encode(text) == found.ids(as_the_family_reads(pre, text)), (pre, text)
 
 
@@ -137,6 +137,13 @@ def test_every_splits_ids_equal_llama_cpps(pair: tuple[str, Tokenizer, Judge]) -
 def test_every_splits_ids_of_random_texts_equal_llama_cpps(pair: tuple[str, Tokenizer, Judge], text: str) -> None:
     pre, tokenizer, found = pair
     assert tokenizer.encode(text) == found.ids(as_the_family_reads(pre, text))
+
+
+def test_whole_words_come_before_merges_where_the_family_says_so(metadata: dict[str, Any]) -> None:
+    counts = {
+        pre: len(gguf_tokenizer(with_digits(metadata, pre)).encode("wholeword")) for pre in ("llama-bpe", "qwen2")
+    }
+    assert counts == {"llama-bpe": 1, "qwen2": 2}
 
 
 def test_the_splits_differ(metadata: dict[str, Any]) -> None:
