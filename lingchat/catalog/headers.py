@@ -64,7 +64,7 @@ class GGUFHeader:
 
 @dataclass(frozen=True)
 class SafetensorsHeader:
-    """A folder with `config.json` and safetensors files. `index` tells whether it has an index of shards."""
+    """A folder with `config.json` and safetensors files: one, or the shards that its index names."""
 
     folder: Path
     config: dict[str, Any]
@@ -100,7 +100,7 @@ def _read_split(path: Path, stem: str, number: int, count: int) -> GGUFHeader:
     missing = [part.name for part in parts if not part.is_file()]
     if missing:
         raise ModelNotFound(
-            f"{path.parent}: {len(missing)} of the model's {count} files missing: {', '.join(missing)}. "
+            f"{path.parent}: {len(missing)} of the model's {count} files missing: {some(missing)}. "
             "Put all parts into one folder."
         )
     all_tensors: dict[str, TensorInfo] = {}
@@ -331,7 +331,7 @@ def read_safetensors_folder(folder: Path | str) -> SafetensorsHeader:
     missing = [part.name for part in parts if not part.is_file()]
     if missing:
         raise ModelNotFound(
-            f"{folder}: {len(missing)} of the model's {len(parts)} weight files missing: {', '.join(missing)}. "
+            f"{folder}: {len(missing)} of the model's {len(parts)} weight files missing: {some(missing)}. "
             "Fetch the complete model folder again."
         )
     tensors: dict[str, TensorInfo] = {}
@@ -367,9 +367,9 @@ def _read_safetensors_file(path: Path, part: int) -> dict[str, TensorInfo]:
             bad(path, f"{what} has no dtype, shape and data_offsets", DAMAGED)
         kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not _counts(shape) or not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-            bad(path, f"{what} has the shape {shape!r} and the data_offsets {offsets!r}", DAMAGED)
+            bad(path, f"{what} has the shape {shape!r:.80} and the data_offsets {offsets!r:.80}", DAMAGED)
         if not isinstance(kind, str) or kind not in SAFETENSORS_TYPES:
-            raise UnsupportedModel(f"{path}: {what} has the dtype {kind!r}, which is unknown here.")
+            raise UnsupportedModel(f"{path}: {what} has the dtype {kind!r:.80}, which is unknown here.")
         nbytes = tensor_nbytes(path, what, kind, tuple(shape), SAFETENSORS_TYPES[kind])
         if offsets[1] - offsets[0] != nbytes:
             bad(path, f"{what} holds {offsets[1] - offsets[0]} bytes, its shape needs {nbytes}", DAMAGED)
@@ -384,4 +384,5 @@ def _read_safetensors_file(path: Path, part: int) -> dict[str, TensorInfo]:
 
 
 def _counts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+    """A list of a few numbers, none negative. JSON's integers have no limit of their own, and their product is taken."""
+    return isinstance(value, list) and len(value) <= 8 and all(type(n) is int and 0 <= n < 1 << 64 for n in value)

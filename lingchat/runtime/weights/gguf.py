@@ -57,7 +57,7 @@ def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) ->
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise UnsupportedModel(
-            f"{where}: the architecture {name!r} is not supported. Known: {', '.join(ARCHITECTURES)}."
+            f"{where}: the architecture {name!r:.80} is not supported. Known: {', '.join(ARCHITECTURES)}."
         )
     architecture, adjacent, qk_norm = ARCHITECTURES[name]
     keys = Keys(where, metadata, f"{name}.")

@@ -163,7 +163,7 @@ def hf_config(header: SafetensorsHeader) -> ModelConfig:
 def _architecture(where: str, raw: dict[str, Any]) -> str:
     names = raw.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in ARCHITECTURES:
-        said = f"architectures is {names!r}" if names else "it names no architectures"
+        said = f"architectures is {names!r:.80}" if names else "it names no architectures"
         raise UnsupportedModel(f"{where}: {said}. Known: {', '.join(ARCHITECTURES)}.")
     return str(names[0])
 
