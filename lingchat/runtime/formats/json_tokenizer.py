@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from lingchat.errors import ModelFileError, UnsupportedModel
 from lingchat.runtime.formats.bytelevel import token_bytes
-from lingchat.runtime.formats.special import end_ids
+from lingchat.runtime.formats.special import end_ids, looks_special
 from lingchat.runtime.formats.tokenizer import Tokenizer, Vocabulary
 
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -31,9 +31,9 @@ def json_tokenizer(folder: Path) -> Tokenizer:
         raise ModelFileError(f"{path} cannot be read: {error}.") from error
     rust.no_truncation()
     rust.no_padding()
-    settings = read_json(folder / "tokenizer_config.json")
-    backend = JsonBackend(rust)
-    return Tokenizer(backend, _vocabulary(folder, rust, settings))
+    vocabulary = _vocabulary(folder, rust, read_json(folder / "tokenizer_config.json"))
+    rust.add_special_tokens(list(vocabulary.control))  # also those that tokenizer.json does not call special
+    return Tokenizer(JsonBackend(rust), vocabulary)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _text(token: Any) -> str | None:
 
 def _vocabulary(folder: Path, rust: RustTokenizer, settings: Mapping[str, Any]) -> Vocabulary:
     added = rust.get_added_tokens_decoder()
-    control = {token.content: id for id, token in added.items() if token.special}
+    control = {token.content: id for id, token in added.items() if token.special or looks_special(token.content)}
     named = {name: text for name in _NAMES if (text := _text(settings.get(name))) is not None}
     extra = settings.get("additional_special_tokens") or settings.get("extra_special_tokens") or []
     extra = list(extra.values()) if isinstance(extra, Mapping) else list(extra)
@@ -142,6 +142,6 @@ def _vocabulary(folder: Path, rust: RustTokenizer, settings: Mapping[str, Any]) 
         named=named,
         add_bos=bos_id is not None and (bool(around[:1] == [bos_id]) if add_bos is None else bool(add_bos)),
         add_eos=eos_id is not None and (bool(around[-1:] == [eos_id]) if add_eos is None else bool(add_eos)),
-        strips_left=frozenset(id for id, token in added.items() if token.special and token.lstrip),
-        strips_right=frozenset(id for id, token in added.items() if token.special and token.rstrip),
+        strips_left=frozenset(id for id, token in added.items() if token.content in control and token.lstrip),
+        strips_right=frozenset(id for id, token in added.items() if token.content in control and token.rstrip),
     )

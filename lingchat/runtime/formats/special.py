@@ -1,4 +1,4 @@
-"""Which tokens end a reply, where a model file does not say it in so many words.
+"""Which tokens are markers and which end a reply, where a model file does not say it in so many words.
 
 Knows token texts only.
 """
@@ -31,9 +31,17 @@ END_TOKENS = frozenset(
 )
 
 
+def looks_special(token: str) -> bool:
+    """True for a token in the form of the families' markers, which some fine-tunes forget to call special.
+
+    GGUF converters look at the form in the same way.
+    """
+    return (token.startswith("<|") and token.endswith("|>")) or (token.startswith("<｜") and token.endswith("｜>"))
+
+
 def looks_like_end(token: str) -> bool:
     """True for an end token that nobody writes by chance: its type in the file is then a converter's mistake."""
-    return token in END_TOKENS and token.startswith(("<|", "<｜"))
+    return token in END_TOKENS and looks_special(token)
 
 
 def end_ids(control: Mapping[str, int]) -> frozenset[int]:

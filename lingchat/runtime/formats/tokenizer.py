@@ -133,9 +133,9 @@ class Tokenizer:
         stream = self.decode_stream()
         return stream.push(ids) + stream.finish()
 
-    def decode_stream(self) -> Detokenizer:
-        """A detokenizer for one reply."""
-        return Detokenizer(self._piece, strip_space=self._backend.strip_space)
+    def decode_stream(self, *, continues: bool = False) -> Detokenizer:
+        """A detokenizer for one reply. `continues`: the ids go on with a text, so a space at their start is its own."""
+        return Detokenizer(self._piece, strip_space=self._backend.strip_space and not continues)
 
     def token_text(self, id: int) -> str:
         """The token as the vocabulary writes it ("Ġhello", "<|im_end|>"); empty for an id without a token."""

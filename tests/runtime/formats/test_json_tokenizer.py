@@ -168,11 +168,17 @@ def test_eos_ids_come_from_every_file(tmp_path: Path) -> None:
     assert not tokenizer.vocabulary.add_bos and tokenizer.vocabulary.add_eos
 
 
-def test_tokens_named_special_are_special(tmp_path: Path) -> None:
+def test_tokens_named_or_formed_like_special_ones_are_special(tmp_path: Path) -> None:
     rust = byte_level()
-    rust.add_tokens(["<tool>", "<extra>"])
+    rust.add_tokens(["<tool>", "<extra>", "<|im_end|>", "<plain>"])
     tokenizer = json_tokenizer(save(tmp_path, rust, additional_special_tokens=["<tool>", {"content": "<extra>"}]))
-    assert {rust.token_to_id("<tool>"), rust.token_to_id("<extra>")} <= tokenizer.control_ids
+    for token in ("<tool>", "<extra>", "<|im_end|>"):
+        id = rust.token_to_id(token)
+        assert id in tokenizer.control_ids
+        assert tokenizer.encode(f"a{token}b", special=True)[1:-1] == [id]
+        assert id not in tokenizer.encode(f"a{token}b")
+        assert tokenizer.decode(tokenizer.encode(f"a{token}b")) == f"a{token}b"
+    assert rust.token_to_id("<plain>") in tokenizer.encode("a<plain>b")
 
 
 def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:

@@ -101,6 +101,13 @@ def test_only_one_leading_space_is_dropped(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode("  the")) == "  the"
 
 
+def test_a_text_that_goes_on_keeps_its_space() -> None:
+    tokenizer = gguf_tokenizer(sentencepiece())
+    ids = tokenizer.encode("the end")
+    stream = tokenizer.decode_stream(continues=True)
+    assert stream.push(ids) + stream.finish() == " the end"
+
+
 def test_bos_is_the_families_default() -> None:
     assert gguf_tokenizer(sentencepiece()).vocabulary.add_bos
     assert not gguf_tokenizer({**sentencepiece(), "tokenizer.ggml.add_bos_token": False}).vocabulary.add_bos
