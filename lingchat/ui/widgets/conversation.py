@@ -130,6 +130,7 @@ class Conversation(MessageList):
         self._all = []
         self._first = 0
         self._due.clear()
+        self._sizes.clear()
         self._seen = 0
         self._arrange()
         self.scroll_to_end()

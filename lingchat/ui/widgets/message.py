@@ -179,8 +179,9 @@ class MessageView:
         rows = []
         if self.view.error:
             mark: Piece = ("✗ ", ".conversation--error")
-            lines = visible(self.view.error).split("\n")
-            rows += [Row(line, (), (mark,), (("  ", ""),), style=".conversation--error") for line in lines]
+            hang: Piece = ("  ", "")
+            for number, text in enumerate(visible(self.view.error).split("\n")):
+                rows.append(Row(text, (), (hang if number else mark,), (hang,), style=".conversation--error"))
         if self.view.footer:
             rows.append(Row(visible_line(self.view.footer), style=".conversation--muted"))
         return Section(rows, gap=bool(rows) and len(self.sections) > 1)

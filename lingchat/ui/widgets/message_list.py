@@ -33,7 +33,7 @@ from lingchat.ui.widgets import message_style
 from lingchat.ui.widgets.message import MessageView, TurnView
 from lingchat.ui.widgets.pace import Pace
 from lingchat.ui.widgets.reply import Reply
-from lingchat.ui.widgets.rows import paint
+from lingchat.ui.widgets.rows import Line, copied, paint
 
 MOUNTED_TURNS = 20
 FILL_PAGES = 3  # laid out at once when a session opens or older turns are reached
@@ -63,6 +63,7 @@ class MessageList(ScrollView, can_focus=True):
         self._all: list[MessageView] = []
         self._first = 0  # messages before it are not laid out
         self._tops: list[int] = []  # first line of each laid-out message
+        self._sizes: dict[str, int] = {}  # lines of each, by key, as last laid out
         self._height = 0  # lines of all laid-out messages
         self._keys = count(1)
         self._follow = True
@@ -149,7 +150,8 @@ class MessageList(ScrollView, can_focus=True):
         top = y
         for message in shown[start:]:
             self._tops.append(y)
-            y += message.lines(width)
+            self._sizes[message.key] = message.lines(width)
+            y += self._sizes[message.key]
         self._height = y
         self._extend(y)
         first = (top if start else 0) if dirty is None else dirty
@@ -206,9 +208,18 @@ class MessageList(ScrollView, can_focus=True):
             self._settle()
 
     def on_resize(self, event: events.Resize) -> None:
+        """Lays everything out anew; the bottom stays the bottom, else the line on top stays on top."""
+        at, unseen, old = self._place(self.scroll_offset.y), self.new_lines, max(self._height, 1)
+        part = 0.0 if at is None else at[1] / max(self._sizes.get(at[0].key, 1), 1)
+        if self._follow and self._first:
+            self._first = min(self._first, self._start_of_pages(len(self._all)))
         self._arrange()
-        if self._follow:
+        if self._follow or at is None:
             self.scroll_to_end()
+        else:
+            top = self._tops[self._all.index(at[0]) - self._first]
+            self._scroll(top + int(part * at[0].lines(self._width)))
+            self._seen = self._height - unseen * self._height // old
         self._sync_scrollbar(self._clock())
 
     def notify_style_update(self) -> None:
@@ -354,7 +365,9 @@ class MessageList(ScrollView, can_focus=True):
         strip = paint(section.lines(self._width)[index], room, margins, y, base, self._style, span, select)
         if message.selected:
             bar = Segment("▌", (base + self._style(".conversation--cursor")).rich_style)
-            strip = Strip([bar, *strip], width)
+            strip = Strip([bar, *strip], strip.cell_length + 1)
+        if strip.cell_length != width:  # a screen narrower than the narrowest layout
+            strip = strip.adjust_cell_length(width, base.rich_style)
         if span is None:
             section.strips[index] = (y, strip)
         return strip
@@ -384,22 +397,12 @@ class MessageList(ScrollView, can_focus=True):
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text as it was written: a line broken only by the screen comes out whole."""
-        out: list[str] = []
         first = selection.start.y if selection.start is not None else 0
         last = selection.end.y if selection.end is not None else self._height - 1
+        parts: list[tuple[Line | None, tuple[int, int]]] = []
         for y in range(max(first, 0), min(last, self._height - 1) + 1):
             span, at = selection.get_span(y), self._place(y)
-            if span is None or at is None:
-                continue
-            found = at[0].locate(at[1], self._width)
-            if found is None:
-                out.append("\n")
-                continue
-            line = found[0].lines(self._width)[found[1]]
-            start, end = span[0], len(line.row.text) if span[1] < 0 else span[1]
-            if line.first and start <= 0 and line.row.mark:
-                out.append(line.row.mark)
-            out.append(line.row.text[max(start, line.start) : max(min(end, line.end), line.start)])
-            if line.last:
-                out.append("\n")
-        return "".join(out).rstrip("\n"), "\n"
+            if span is not None and at is not None:
+                found = at[0].locate(at[1], self._width)
+                parts.append((found[0].lines(self._width)[found[1]] if found is not None else None, span))
+        return copied(parts), "\n"

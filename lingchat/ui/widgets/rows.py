@@ -207,3 +207,19 @@ def paint(
     if sum(cell_len(segment.text) for segment in segments) != total:  # joiners alone or out of place
         return Strip(segments).adjust_cell_length(total, base.rich_style)
     return Strip(segments, total)
+
+
+def copied(parts: Iterable[tuple[Line | None, tuple[int, int]]]) -> str:
+    """The text of lines (None: a blank one) between two offsets each, -1 for the end; screen breaks are not in it."""
+    out: list[str] = []
+    for line, (start, end) in parts:
+        if line is None:
+            out.append("\n")
+            continue
+        end = len(line.row.text) if end < 0 else end
+        if line.first and start <= 0 and line.row.mark:
+            out.append(line.row.mark)
+        out.append(line.row.text[max(start, line.start) : max(min(end, line.end), line.start)])
+        if line.last:
+            out.append("\n")
+    return "".join(out).rstrip("\n")
