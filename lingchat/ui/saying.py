@@ -5,7 +5,7 @@ from __future__ import annotations
 from lingchat import events as ev
 from lingchat.stats import TurnStats, format_count, format_seconds
 from lingchat.ui.turns import Turns
-from lingchat.ui.widgets.welcome import progress_text
+from lingchat.ui.widgets.welcome import progress_text, short_progress
 
 WAITS = {"queue": "waiting for its turn", "tokenize": "reading the prompt", "prefill": "prefill", "decode": "decoding"}
 
@@ -16,11 +16,11 @@ def engine_state(turns: Turns) -> str:
         return "engine stopped"
     if turns.ready:
         return ""
-    return progress_text(turns.engine) if turns.engine is not None else "starting the engine"
+    return short_progress(turns.engine) if turns.engine is not None else "starting"
 
 
-def activity(turns: Turns, turn: TurnStats | None, *, editing: bool, quitting: bool) -> tuple[str, str]:
-    """What the status line says first, and its style."""
+def activity(turns: Turns, turn: TurnStats | None, *, editing: bool, quitting: bool, alone: bool) -> tuple[str, str]:
+    """What the status line says first, and its style. `alone`: there is no room for a header or a latency line."""
     if quitting:
         return "ctrl+c again quits", "$accent"
     if turns.failure:
@@ -32,7 +32,11 @@ def activity(turns: Turns, turn: TurnStats | None, *, editing: bool, quitting: b
         return WAITS.get(phase, "decoding"), "$accent"
     if editing:
         return "editing · enter asks again · esc leaves", "$accent"
-    return (engine_state(turns), "$accent") if not turns.ready else ("ready", "$quiet")
+    if turns.ready:
+        return "ready", "$quiet"
+    if alone and turns.engine is not None:
+        return progress_text(turns.engine), "$accent"
+    return "type already, it is sent when ready", "$accent"
 
 
 def hints(turns: Turns, *, private: bool) -> list[str]:

@@ -31,6 +31,11 @@ DEMO_NOTE = "a small demonstration model; your own: lingchat -m PATH, or /model"
 LAG_EVENT_NS = 1_000_000_000  # the lag goes into the trace once a second
 
 
+def wall_clock() -> str:
+    """The time of day beside a message: `09:41`."""
+    return datetime.now().strftime("%H:%M")
+
+
 class Stage(Protocol):
     """What a turn needs of the screen."""
 
@@ -182,7 +187,7 @@ class Turns:
         except LingchatError as error:
             self._refuse(typed, error)
             return
-        self._stage.conversation.add_user(typed.full, datetime.now().strftime("%H:%M"))
+        self._stage.conversation.add_user(typed.full, wall_clock())
         await self._stream(self._chat.send(typed.full))
         if self._error is not None and self._error.code == ContextOverflow.code:
             self._stage.give_back(typed)
@@ -214,7 +219,7 @@ class Turns:
     async def _again(self, node: Node, stream: AsyncIterator[ev.AnyEvent], typed: Typed | None) -> None:
         await self._stage.reload(upto=node)
         if typed is not None:
-            self._stage.conversation.add_user(typed.full, datetime.now().strftime("%H:%M"))
+            self._stage.conversation.add_user(typed.full, wall_clock())
         await self._stream(stream)
 
     def stop(self) -> bool:

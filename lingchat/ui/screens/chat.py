@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual import events, on
 from textual.actions import SkipAction
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.binding import BindingType
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Static, TextArea
+from textual.widgets import TextArea
 
 from lingchat import events as ev
 from lingchat.config import Settings
@@ -26,19 +25,15 @@ from lingchat.ui.commands import Call, Command, Say, Unknown, parse
 from lingchat.ui.counter import Counter
 from lingchat.ui.first_prompts import FIRST_PROMPTS
 from lingchat.ui.history import Draft, History
+from lingchat.ui.keys import CHAT_KEYS
 from lingchat.ui.layout import Latency, after, layout
+from lingchat.ui.screens.frame import Frame
 from lingchat.ui.screens.help import HelpScreen
 from lingchat.ui.screens.notice import TextScreen
 from lingchat.ui.slash import Slash
 from lingchat.ui.turns import Turns
 from lingchat.ui.widgets.conversation import Conversation
-from lingchat.ui.widgets.latency import LatencyLine, LatencyPanel
-from lingchat.ui.widgets.popup import Popup
 from lingchat.ui.widgets.prompt import Prompt, Typed
-from lingchat.ui.widgets.queue import QueueView
-from lingchat.ui.widgets.status import Header, StatusLine
-from lingchat.ui.widgets.welcome import Welcome
-from lingchat.visible import visible
 
 if TYPE_CHECKING:
     from lingchat.chat import Chat
@@ -49,39 +44,11 @@ QUIT_AGAIN_S = 1.5
 DRAFT_S = 0.5
 
 
-def _key(keys: str, action: str, description: str, name: str) -> Binding:
-    return Binding(keys, action, description, show=False, id=f"chat.{name}")
-
-
 class ChatScreen(Screen[None], inherit_bindings=False):
     """One chat on a terminal of any size."""
 
     AUTO_FOCUS = "#prompt"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        _key("escape", "escape", "close list, leave messages, stop the reply", "escape"),
-        _key("ctrl+c", "interrupt", "copy selection, stop, clear, twice: quit", "interrupt"),
-        _key("ctrl+d", "quit_empty", "quit when the prompt is empty", "quit"),
-        _key("f1", "help", "keys and commands (also ? on an empty prompt)", "help"),
-        _key("question_mark", "help_empty", "", "help_empty"),
-        _key("f2,ctrl+t", "latency", "latency: panel, strip, off", "latency"),
-        _key("f3,alt+r", "reasoning", "open or fold reasoning", "reasoning"),
-        _key(
-            "alt+up,ctrl+up", "cursor(-1)", "walk over messages: c copy, o open, e edit, r again, b branch", "cursor_up"
-        ),
-        _key("alt+down,ctrl+down", "cursor(1)", "", "cursor_down"),
-        _key("pageup", "page(-1)", "scroll the conversation", "page_up"),
-        _key("pagedown", "page(1)", "", "page_down"),
-        _key("ctrl+home", "top", "to the first message", "top"),
-        _key("ctrl+end", "bottom", "to the newest text", "bottom"),
-        _key("ctrl+n", "slash('new')", "new session", "new"),
-        _key("ctrl+o", "slash('sessions')", "sessions", "sessions"),
-        _key("alt+1", "first(1)", "ask a first prompt (also 1 2 3 on an empty chat)", "first_1"),
-        _key("alt+2", "first(2)", "", "first_2"),
-        _key("alt+3", "first(3)", "", "first_3"),
-        _key("1", "first_empty(1)", "", "first_empty_1"),
-        _key("2", "first_empty(2)", "", "first_empty_2"),
-        _key("3", "first_empty(3)", "", "first_empty_3"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = CHAT_KEYS
 
     def __init__(
         self,
@@ -113,7 +80,6 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         self.slash = Slash(self)
         self.counter = Counter(chat, self.changed, lambda work: self.run_worker(work, group="count", exclusive=True))
         self._wish: Latency | None = None if settings.origins.get("panel", "default") == "default" else settings.panel  # type: ignore[assignment]
-        self._shown: Latency = "off"
         self._reasoning_open = False
         self._quit_until = 0.0
         self._tick: Timer | None = None
@@ -122,33 +88,18 @@ class ChatScreen(Screen[None], inherit_bindings=False):
     # ------------------------------------------------------------------ widgets
 
     def compose(self) -> ComposeResult:
-        popup = Popup()
-        self.conversation = Conversation(id="conversation")
-        self.prompt = Prompt(popup, self.history, self.turns.take_back)
-        self._header, self._status, self._queue = Header(), StatusLine(), QueueView()
-        self._welcome = Welcome(FIRST_PROMPTS)
-        self._panel = LatencyPanel(provenance=self.provenance, clock_ns=self._clock_ns, id="dock")
-        self._line = LatencyLine(provenance=self.provenance, clock_ns=self._clock_ns, id="strip")
-        self._stall = Static("", id="stall", markup=False)
-        self._notice = Static("", id="notice", markup=False)
-        self._stall.display = self._notice.display = False
-        yield self._header
-        with Horizontal(id="stage"):
-            with Vertical(id="talk"):
-                yield self._welcome
-                yield self.conversation
-            yield self._panel
-        with Vertical(id="foot"):
-            yield self._line
-            yield self._stall
-            yield self._notice
-            yield self._queue
-            yield popup
-            with Horizontal(id="entry") as entry:
-                entry.display = not self.read_only
-                yield Static("›", id="mark")
-                yield self.prompt
-        yield self._status
+        self.frame = Frame(
+            self.history, self.turns.take_back, self.provenance, self._clock_ns, read_only=self.read_only
+        )
+        yield from self.frame.compose()
+
+    @property
+    def conversation(self) -> Conversation:
+        return self.frame.conversation
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.frame.prompt
 
     async def on_mount(self) -> None:
         self._tick = self.set_interval(TICK_S, self.turns.tick, pause=True)
@@ -162,18 +113,16 @@ class ChatScreen(Screen[None], inherit_bindings=False):
             self.turns.submit(Typed(prompt, {}))
 
     def on_unmount(self) -> None:
-        self.draft.save(self.prompt.typed.full)
+        self._keep_draft()
 
     def on_resize(self, event: events.Resize) -> None:
         self._arrange()
 
     def _arrange(self) -> None:
         shape = layout(self.app.size.width, self.app.size.height, self._wish)
-        self._shown = shape.latency
         self.set_class(shape.tiny, "-tiny")
         self.set_class(shape.flat, "-flat")
-        self._panel.display = shape.latency == "panel"
-        self._line.display = shape.latency == "strip"
+        self.frame.arrange(shape)
         self.changed()
 
     # ------------------------------------------------------------------ what turns ask for
@@ -186,8 +135,7 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         self.changed()
 
     def engine_event(self, event: ev.AnyEvent) -> None:
-        for view in (self._panel, self._line):
-            view.fold(self.chat.stats, event)
+        self.frame.fold(self.chat.stats, event)
 
     def turn_event(self, event: ev.AnyEvent) -> None:
         self.engine_event(event)
@@ -205,11 +153,8 @@ class ChatScreen(Screen[None], inherit_bindings=False):
 
     def note(self, text: str, error: bool = False) -> None:
         """Say something above the prompt until the next thing is sent or esc is pressed; empty text says nothing."""
-        if not self.is_mounted:
-            return
-        self._notice.set_class(error, "-error")
-        self._notice.update(visible(text))
-        self._notice.display = bool(text)
+        if self.is_mounted:
+            self.frame.note(text, error)
 
     def give_back(self, typed: Typed) -> None:
         self.prompt.prepend(typed)
@@ -219,23 +164,16 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         if not self.is_mounted:
             return
         turns = self.turns
-        name = self.model_name
-        self._header.say(name, self.chat.title, saying.engine_state(turns), self.provenance)
-        empty = not self.conversation.messages
-        self._welcome.display, self.conversation.display = empty, not empty
-        if empty:
-            self._welcome.say(name, turns.engine, turns.failure, turns.info is not None and turns.info.demo)
-        self._queue.show(turns.waiting, turns.held)
-        self._stall.display = turns.stall is not None
-        if turns.stall is not None:
-            self._stall.update(saying.stall_line(turns.stall))
-        quitting = time.monotonic() < self._quit_until
-        text, style = saying.activity(
-            turns, self.chat.stats.current, editing=self.editing is not None, quitting=quitting
+        self.frame.draw(turns, self.model_name, self.chat.title)
+        activity = saying.activity(
+            turns,
+            self.chat.stats.current,
+            editing=self.editing is not None,
+            quitting=time.monotonic() < self._quit_until,
+            alone=self.frame.shape.tiny,
         )
-        counter, over = self.counter.text(turns.context)
         hints = saying.hints(turns, private=self.history.private)
-        self._status.say(text, style, counter, "$error" if over else "$quiet", hints)
+        self.frame.say_status(activity, self.counter.text(turns.context), hints)
 
     @property
     def model_name(self) -> str:
@@ -357,10 +295,9 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         self.action_help()
 
     def action_latency(self) -> None:
-        self._wish = after(self._shown, self.app.size.width)
+        self._wish = after(self.frame.shape.latency, self.app.size.width)
         self._arrange()
-        for view in (self._panel, self._line):
-            view.fold(self.chat.stats, None)
+        self.frame.fold(self.chat.stats, None)
 
     def action_reasoning(self) -> None:
         self.conversation.action_toggle_reasoning()

@@ -5,9 +5,11 @@ It lists what it is given, so that it cannot fall behind.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -18,7 +20,9 @@ from textual.widgets import Static
 
 from lingchat.ui.commands import COMMANDS
 
-KEY_WIDTH = 24
+KEY_WIDTH = 26
+NARROW = 100  # columns of the terminal below which the page fills it
+NARROW_PAGE = 60  # columns of the page below which descriptions stand under their keys
 
 _NAMES = {
     "underscore": "_",
@@ -66,28 +70,46 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help", can_focus=False):
-            yield Static(self._text(), markup=False)
+            yield Static("", markup=False)
 
-    def _text(self) -> Content:
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.width < NARROW, "-narrow")
+        self.call_after_refresh(self._draw)
+
+    def _draw(self) -> None:
+        page = self.query_one(Static)
+        page.update(self.text(max(20, page.parent.scrollable_content_region.width)))  # type: ignore[union-attr]
+
+    def text(self, width: int) -> Content:
+        """Everything, wrapped to `width` with descriptions in a column of their own."""
         lines: list[Content] = [
             Content.assemble(("keys and commands", "bold $foreground"), ("   esc closes", "$quiet"))
         ]
         for title, rows in self._tables:
             lines += [Content(""), Content.styled(title, "bold $primary")]
-            lines += [self._row(keys, description) for keys, description in rows]
+            lines += [self._row(keys, description, width) for keys, description in rows]
         group = ""
         for command in COMMANDS:
             if command.group != group:
                 group = command.group
                 lines += [Content(""), Content.styled(f"{group} commands", "bold $primary")]
-            lines.append(self._row(command.usage, command.help))
-        lines += [Content(""), self._row("//text", "send a text that begins with a slash")]
+            lines.append(self._row(command.usage, command.help, width))
+        lines += [Content(""), self._row("//text", "send a text that begins with a slash", width)]
         return Content("\n").join(lines)
 
     @staticmethod
-    def _row(keys: str, description: str) -> Content:
-        pad = " " * max(2, KEY_WIDTH - len(keys))
-        return Content.assemble((f"  {keys}{pad}", "$accent"), (description, "$foreground"))
+    def _row(keys: str, description: str, width: int) -> Content:
+        column = KEY_WIDTH if width >= NARROW_PAGE else 4
+        room = max(10, width - column - 2)
+        first, *rest = textwrap.wrap(description, room) or [""]
+        head = f"  {keys}"
+        if len(head) + 2 > column + 2:  # the keys take a line of their own
+            rest, first, pad = [first, *rest], "", ""
+        else:
+            pad = " " * (column + 2 - len(head))
+        lines = [Content.assemble((head + pad, "$accent"), (first, "$foreground"))]
+        lines += [Content.styled(" " * (column + 2) + line, "$foreground") for line in rest]
+        return Content("\n").join(lines)
 
     def action_scroll_by(self, lines: int) -> None:
         self.query_one("#help").scroll_relative(y=lines, animate=False)

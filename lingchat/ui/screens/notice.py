@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -12,6 +13,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from lingchat.visible import visible
+
+NARROW = 100  # columns of the terminal below which the page fills it
 
 
 class TextScreen(ModalScreen[None]):
@@ -36,6 +39,9 @@ class TextScreen(ModalScreen[None]):
             head = Content.assemble((visible(self._title), "bold $foreground"), ("   esc closes · c copies", "$quiet"))
             yield Static(head, id="text-title", markup=False)
             yield Static(Content(visible(self.text)), id="text-body", markup=False)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.width < NARROW, "-narrow")
 
     def action_copy(self) -> None:
         self.app.copy_to_clipboard(self.text)

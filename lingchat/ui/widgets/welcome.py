@@ -47,6 +47,12 @@ def progress_text(event: Engine) -> str:
     return "  ".join(parts)
 
 
+def short_progress(event: Engine) -> str:
+    """`download 43%`."""
+    share = progress_share(event)
+    return event.phase if share is None else f"{event.phase} {format_percent(share)}"
+
+
 def progress_bar(event: Engine, width: int = BAR) -> str:
     """Blocks to eighths of a cell; empty when the share is unknown."""
     share = progress_share(event)
@@ -79,7 +85,6 @@ class Welcome(Static):
                 lines.append(Content.styled(bar, "$primary"))
             if engine.message:
                 lines.append(Content.styled(one_line(engine.message), "$quiet"))
-            lines.append(Content.styled("type already: it is sent when the model is ready", "$quiet"))
         elif demo:
             lines.append(Content.styled("a small demonstration model; your own: lingchat -m PATH, or /model", "$quiet"))
         lines.append(Content(""))
