@@ -15,7 +15,7 @@ import pytest
 from chat_templates import CHATML, LLAMA3, QWEN3, THINKING
 from formats_corpus import CORPUS, TEXTS
 from formats_judge import judge
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as RustTokenizer
 from transformers import PreTrainedTokenizerFast
@@ -89,6 +89,7 @@ def test_a_folders_prompt_is_transformers(template: str, tmp_path: Path) -> None
     @FEW
     @given(TEXTS, TEXTS)
     def same(one: str, two: str) -> None:
+        assume(not any(token in one + "\n" + two for token in SPECIALS))  # there they differ, and mean to
         messages = [Message("system", one), Message("user", two), Message("assistant", one), Message("user", two)]
         chat = [{"role": m.role, "content": m.content} for m in messages]
         ids = theirs.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
