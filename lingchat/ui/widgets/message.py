@@ -180,7 +180,7 @@ class MessageView:
         if self.view.error:
             mark: Piece = ("✗ ", ".conversation--error")
             hang: Piece = ("  ", "")
-            for number, text in enumerate(visible(self.view.error).split("\n")):
+            for number, text in enumerate(visible(self.view.error).expandtabs(TAB).split("\n")):
                 rows.append(Row(text, (), (hang if number else mark,), (hang,), style=".conversation--error"))
         if self.view.footer:
             rows.append(Row(visible_line(self.view.footer), style=".conversation--muted"))
