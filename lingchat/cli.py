@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lingchat import __version__
 from lingchat.arguments import Parser, need_screen
-from lingchat.errors import ConfigError, LingchatError, UsageError
+from lingchat.errors import LingchatError, UsageError
 
 if TYPE_CHECKING:
     from lingchat.config import Settings
@@ -172,24 +172,11 @@ def _refuse_headless_options(found: argparse.Namespace) -> None:
 
 
 def _engine(settings: Settings) -> Engine:
-    """The engine, its process already loading.
-
-    `LINGCHAT_ENGINE=scripted:FILE` is an aid of development and of tests: a scripted engine that needs no model.
-    """
-    hook = os.environ.get("LINGCHAT_ENGINE", "")
-    if hook:
-        kind, _, file = hook.partition(":")
-        if kind != "scripted" or not file:
-            raise ConfigError(f"the variable LINGCHAT_ENGINE is {hook!r}, but must be scripted:FILE")
-        from lingchat.engines.scripted import Script, ScriptedEngine
-
-        return ScriptedEngine(Script.read(file))
-    from lingchat.engines.local import LocalEngine
+    """The engine, its process already loading."""
+    from lingchat.engines.choose import choose_engine
 
     dtype = None if settings.dtype == "auto" else settings.dtype
-    engine = LocalEngine(settings.model, dtype=dtype, threads=settings.threads or None)
-    engine.spawn()
-    return engine
+    return choose_engine(settings.model, dtype=dtype, threads=settings.threads or None)
 
 
 def _headless(found: argparse.Namespace, settings: Settings, words: list[str]) -> int:
