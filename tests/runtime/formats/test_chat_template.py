@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -272,6 +273,38 @@ def test_the_process_ends_with_its_input() -> None:
     process.stdin.close()
     assert process.wait(30) == 0
     template.close()
+
+
+ORPHAN = """
+from lingchat.engines.api import Message
+from lingchat.runtime.formats.template import ChatTemplate
+template = ChatTemplate("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", source="test")
+template._ensure_compiled()
+print(template._process.pid, flush=True)
+template._ask({"messages": [], "variables": {}}, 60.0)
+"""
+
+
+def test_a_runaway_template_ends_even_when_its_parent_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 60  # some 4 s of processor time
+    while alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    """False also for a process that only waits to be collected."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except FileNotFoundError:
+        return sys.platform != "linux"
 
 
 @pytest.mark.parametrize(
