@@ -280,8 +280,9 @@ from lingchat.engines.api import Message
 from lingchat.runtime.formats.template import ChatTemplate
 template = ChatTemplate("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", source="test")
 template._ensure_compiled()
+template._send({"messages": [], "variables": {}}, 60.0)
 print(template._process.pid, flush=True)
-template._ask({"messages": [], "variables": {}}, 60.0)
+template._receive(60.0, "")
 """
 
 
