@@ -102,13 +102,13 @@ class ChatTemplate:
         if self._process is not None and self._process.poll() is None:
             return
         self._kill()
-        self._process = subprocess.Popen(
-            # -P: the current folder, which may be anyone's, is no place to import from.
-            [sys.executable, "-P", "-m", "lingchat.runtime.formats.renderer"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        # -P: the current folder, which may be anyone's, is no place to import from.
+        command = [sys.executable, "-P", "-m", "lingchat.runtime.formats.renderer"]
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        except OSError as error:
+            raise TemplateError(f"the model's chat template has no process to be rendered in: {error}.") from error
         for stream in (self._process.stdin, self._process.stdout):
             os.set_blocking(stream.fileno(), False)  # type: ignore[union-attr]  # both are pipes
         self._send({"compile": self.text}, START_LIMIT_S)
