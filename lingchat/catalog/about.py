@@ -94,7 +94,7 @@ def look(path: Path) -> About:
 
 def with_memory(about: About) -> About:
     """The same model, refused when it cannot fit into the memory that is free now."""
-    needed, free = about.parameters * _BYTES_PER_WEIGHT, memory.available()
+    needed, free = about.parameters * _BYTES_PER_WEIGHT, memory.free_memory()
     if about.problem or needed <= free:
         return about
     why_not = f"needs at least {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"

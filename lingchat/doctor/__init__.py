@@ -84,7 +84,7 @@ def _device() -> Facts:
 
 
 def _memory(found: Findings) -> Facts:
-    total, available = memory.total(), memory.available()
+    total, available = memory.total(), memory.free_memory()
     if available < DEFAULT_NEEDS:
         found.fault(
             f"only {available / 1e6:.0f} MB of memory are free, even the default model needs {DEFAULT_NEEDS / 1e6:.0f} MB",

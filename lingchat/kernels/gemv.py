@@ -9,12 +9,13 @@ Knows tensors, no models.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from lingchat.kernels.quant import quantize_rows_int8
+from lingchat.kernels.quant import Raw, int8_rows, quantize_rows_int8, to_torch
 
 MAX_WIDTH = 16
 _INT8_ROWS = 32  # beyond this many rows an fp32 product on converted weights overtakes the row-wise int8 kernel
@@ -50,6 +51,15 @@ class Int8Weight:
     def quantize(cls, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Int8Weight:
         q, scale = quantize_rows_int8(_padded(weight))
         return cls(q, scale, weight.shape[1], bias)
+
+    @classmethod
+    def pack(cls, parts: Sequence[Raw], bias: torch.Tensor | None = None) -> Int8Weight:
+        """Stack undecoded row blocks [N_i, K]; they are never whole in fp32 where K is a whole number of columns."""
+        columns = parts[0].shape[1]
+        if columns % _COLUMNS:
+            return cls.quantize(torch.cat([to_torch(part) for part in parts]), bias)
+        rows = [int8_rows(part) for part in parts]
+        return cls(torch.cat([q for q, _ in rows]), torch.cat([scale for _, scale in rows]), columns, bias)
 
     @property
     def nbytes(self) -> int:

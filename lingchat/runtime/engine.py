@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import secrets
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import msgspec
 import torch
 
 from lingchat import events
+from lingchat.catalog.memory import free_memory
 from lingchat.engines.api import ChatRequest, ModelInfo
 from lingchat.errors import ContextOverflow, UsageError
 from lingchat.events import AnyEvent, now_ns
@@ -32,7 +34,7 @@ from lingchat.runtime.state import State
 from lingchat.runtime.stops import StopFilter
 from lingchat.runtime.threads import choose_threads
 from lingchat.runtime.weights.load import open_weights
-from lingchat.runtime.weights.plan import check_fits, free_memory, plan
+from lingchat.runtime.weights.plan import check_fits, plan
 
 DTYPES = ("int8", "fp32", "bf16")
 DEFAULT_CONTEXT = 8192  # tokens of cache unless asked for more; a model's own limit may be lower
@@ -66,18 +68,17 @@ class Runtime:
         weights = open_weights(path)
         config = weights.config
         self.context = min(config.context, loading.context or DEFAULT_CONTEXT)
-        memory = plan(config, dtype, self.context)
-        free = free_memory()
-        check_fits(memory, free)
+        kv_bytes = KV_BYTES[loading.device]
+        check_fits(plan(config, dtype, self.context, rows=PREFILL_CHUNK, kv_bytes=kv_bytes), free_memory())
         self.formats = load_formats(weights)
         self.threads = choose_threads(loading.threads)
-        torch.set_num_threads(self.threads)
+        torch.set_num_threads(self.threads)  # packing uses them all; decoding those that `_warm_up` chooses
         emit(events.Engine(t_ns=now_ns(), phase="load", message="packing weights", model=loading.name, progress=0.3))
         self._ops = TorchOps(dtype, loading.device)
         self._ops.set_vocabulary(self.formats.vocab_size)
         with torch.inference_mode():
             self._model = build(weights, self._ops)
-            state = State(self._model.state_spec(self.context + DEEPEST_DRAFT + 1), self._ops, KV_BYTES[loading.device])
+            state = State(self._model.state_spec(self.context + DEEPEST_DRAFT + 1), self._ops, kv_bytes)
         self._drafter = LookupDrafter(self._ops)
         width = min(DEEPEST_DRAFT + 1, self._ops.max_width)
         self._rounds = Rounds(self._ops, self._model, state, self._drafter, width, PREFILL_CHUNK)
@@ -85,7 +86,7 @@ class Runtime:
         self._prefix = Prefix(state)
         self._auto_width = Width(DEEPEST_DRAFT, adaptive=True)
         emit(events.Engine(t_ns=now_ns(), phase="load", message="warming up", model=loading.name, progress=0.8))
-        self._warm_up()
+        self._warm_up(choose=loading.threads is None)
         self.info = ModelInfo(
             name=loading.name or path.stem,
             path=str(path),
@@ -116,21 +117,36 @@ class Runtime:
             )
         )
 
-    def _warm_up(self) -> None:
-        """Run every width once or twice, so that the first request finds caches filled and the costs known."""
+    def _warm_up(self, choose: bool) -> None:
+        """Run every width, so that the first request finds caches filled and costs known; `choose` tries thread counts.
+
+        One thread beats several where another process keeps a core busy, which only a trial can tell.
+        """
         with torch.inference_mode():
             ids = [0] * 32
-            sampling = ChatRequest(ids=(0,)).sampling
-            self._rounds.begin(ids, 1, sampling, 0, ())
+            self._rounds.begin(ids, 1, ChatRequest(ids=(0,)).sampling, 0, ())
             for _ in self._driver.prefill(ids):
                 pass
-            for n_rows in (1, 1, 2, 4, 8, 1, 2, 4, 8):
-                begin = now_ns()
-                self._rounds.draft(0)
-                self._model.verify(self._rounds.row_ids, n_rows, self._rounds.state)
-                self._auto_width.learn(n_rows - 1, 0, (now_ns() - begin) * 1e-9)
+            self._rounds.draft(0)
+            if choose and self.threads > 1:
+                times = {threads: self._trial(threads) for threads in (self.threads, 1)}
+                self.threads = min(times, key=lambda threads: times[threads])
+            torch.set_num_threads(self.threads)
+            for n_rows in (1, 2, 4, 8, 1, 2, 4, 8):
+                self._auto_width.learn(n_rows - 1, 0, self._time_rows(n_rows))
             self._auto_width.begin()
         self._prefix.forget()
+
+    def _trial(self, threads: int) -> float:
+        torch.set_num_threads(threads)
+        self._time_rows(1)
+        return statistics.median(self._time_rows(1) for _ in range(5))
+
+    def _time_rows(self, n_rows: int) -> float:
+        """Seconds of one pass over `n_rows` rows."""
+        begin = now_ns()
+        self._model.verify(self._rounds.row_ids, n_rows, self._rounds.state)
+        return (now_ns() - begin) * 1e-9
 
     def prompt(self, request: ChatRequest) -> Prompt:
         """The prompt of a request as token ids."""

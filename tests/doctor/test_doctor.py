@@ -87,7 +87,7 @@ def test_a_home_that_cannot_be_written(
 def test_too_little_memory_disk_and_packages(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 1_000_000)
+    monkeypatch.setattr(memory, "free_memory", lambda: 1_000_000)
     monkeypatch.setattr(doctor, "_free", lambda path: 1_000_000)
     monkeypatch.setattr(doctor, "_required", lambda: ["no-such-package-here"])
     code, told = report(capsys)

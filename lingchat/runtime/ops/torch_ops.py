@@ -82,15 +82,14 @@ class TorchOps:
         buffer[offset : offset + len(values)] = torch.tensor(values, dtype=torch.int32)
 
     def matrix(self, parts: Sequence[RawTensor], bias: Sequence[RawTensor] | None = None) -> Weight:
-        whole = torch.cat([quant.to_torch(part) for part in parts]) if len(parts) > 1 else quant.to_torch(parts[0])
         offsets = None if bias is None else torch.cat([quant.to_torch(part) for part in bias]).to(self.device)
         weight: Weight
         if self.dtype == "int8":
-            weight = gemv.Int8Weight.quantize(whole.to(self.device), offsets)
+            weight = gemv.Int8Weight.pack(parts, offsets)
         else:
-            weight = gemv.DenseWeight(
-                whole.to(self.device, torch.bfloat16 if self.dtype == "bf16" else torch.float32), offsets
-            )
+            dtype = torch.bfloat16 if self.dtype == "bf16" else torch.float32
+            whole = torch.cat([quant.to_torch(part, dtype).to(self.device) for part in parts])
+            weight = gemv.DenseWeight(whole, offsets)
         self._weights.append(weight)
         return weight
 
