@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 EXIT_PIPE = 141  # as a shell reports a program that a closed pipe ended
 
 
+EXIT_CODES = (
+    "exit codes: 0 done, 1 unexpected or disk full, 2 usage, 3 configuration, 4 engine or model,\n"
+    "9 prompt over the context, 124 time limit, 130 stopped, 141 reader of standard output gone"
+)
+
+
 class Command(NamedTuple):
     module: str  # has main(argv) -> exit code
     usage: str
@@ -79,7 +85,7 @@ def parser() -> Parser:
         "       lingchat -p PROMPT [options]    one reply to standard output\n"
         "       lingchat COMMAND -h             help of a command",
         description="A terminal chat with its own runtime that shows every token's latency.",
-        epilog=f"commands:\n{commands}",
+        epilog=f"commands:\n{commands}\n\n{EXIT_CODES}",
     )
     parse.add_argument("prompt", nargs="?", metavar="PROMPT", help=argparse.SUPPRESS)
     parse.add_argument("--version", action="version", version=f"lingchat {__version__}", help="show the version")

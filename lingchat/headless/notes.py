@@ -83,7 +83,7 @@ class Notes:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            self._stream = None  # type: ignore[assignment]  # nobody listens: the result still counts
+            self._stream = None  # nobody listens: the result still counts
 
 
 def _share(event: Engine) -> str:
