@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ui.markdown_corpus import CORPUS, documents
 
+from lingchat.events import Decode, Reasoning, Text
 from lingchat.ui.widgets.message import MessageView, TurnView
 from lingchat.ui.widgets.reply import Reply
 
@@ -135,6 +136,33 @@ def test_a_failed_reply_keeps_its_text_and_says_why() -> None:
     reply.append("late")
     reply.unload()
     assert "engine died" in shown(reply)
+
+
+def test_reasoning_figures_come_from_the_events() -> None:
+    reply = begin()
+    second = 1_000_000_000
+
+    def rounds(at: int, tokens: int) -> Decode:
+        zero = (0,) * tokens
+        return Decode(t_ns=at, turn=1, t0_ns=at - second, dt_us=(10_000,) * tokens, k=(1,) * tokens, m=zero, a=zero)
+
+    for event in (
+        rounds(second, 100),
+        Reasoning(t_ns=second, turn=1, delta="a"),
+        rounds(2 * second, 900),
+        Reasoning(t_ns=2 * second, turn=1, delta="b"),
+        rounds(3 * second, 50),
+        Text(t_ns=3 * second, turn=1, delta="answer"),
+    ):
+        reply.observe(event)
+        if isinstance(event, Reasoning):
+            reply.append_reasoning(event.delta)
+        elif isinstance(event, Text):
+            reply.append(event.delta)
+    reply.flush(WIDTH)
+    assert "▸ thinking 2.0 s · 1,000 tokens · 500 tok/s" in shown(reply)
+    reply.finish()
+    assert reply.view.reasoning_note == "2.0 s · 1,000 tokens · 500 tok/s"
 
 
 def test_reasoning_is_folded_and_opens() -> None:

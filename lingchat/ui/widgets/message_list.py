@@ -64,6 +64,7 @@ class MessageList(ScrollView, can_focus=True):
         self._first = 0  # messages before it are not laid out
         self._tops: list[int] = []  # first line of each laid-out message
         self._sizes: dict[str, int] = {}  # lines of each, by key, as last laid out
+        self._view_size = Size(0, 0)
         self._height = 0  # lines of all laid-out messages
         self._keys = count(1)
         self._follow = True
@@ -133,16 +134,21 @@ class MessageList(ScrollView, can_focus=True):
 
     # -- lines --------------------------------------------------------------------------------------------------------
 
+    def _measure(self) -> None:
+        """Takes the size of the view. Asking the widget for it on every line would cost more than the line."""
+        self._view_size = self.scrollable_content_region.size
+
     @property
     def _width(self) -> int:
-        return max(self.scrollable_content_region.width - GUTTER - EDGE, 4)
+        return max(self._view_size.width - GUTTER - EDGE, 4)
 
     @property
     def _page(self) -> int:
-        return self.scrollable_content_region.height
+        return self._view_size.height
 
     def _arrange(self, start: int = 0, dirty: int | None = None) -> None:
         """Recomputes where messages lie, from laid-out message `start` on, and repaints from line `dirty` on."""
+        self._measure()
         width, shown, old = self._width, self.mounted, self._height
         start = min(start, len(self._tops))
         del self._tops[start:]
@@ -168,7 +174,7 @@ class MessageList(ScrollView, can_focus=True):
 
     def _extend(self, height: int) -> None:
         """Sets the scrollable height without a layout of the screen, which would repaint everything."""
-        size = Size(self.scrollable_content_region.width, height)
+        size = Size(self._view_size.width, height)
         if size == self.virtual_size:
             return
         self.set_reactive(Widget.virtual_size, size)
@@ -209,6 +215,7 @@ class MessageList(ScrollView, can_focus=True):
 
     def on_resize(self, event: events.Resize) -> None:
         """Lays everything out anew; the bottom stays the bottom, else the line on top stays on top."""
+        self._measure()
         at, unseen, old = self._place(self.scroll_offset.y), self.new_lines, max(self._height, 1)
         part = 0.0 if at is None else at[1] / max(self._sizes.get(at[0].key, 1), 1)
         if self._follow and self._first:
@@ -319,12 +326,13 @@ class MessageList(ScrollView, can_focus=True):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         start = self._clock()
+        self._measure()
         strips = super().render_lines(crop)
         self.pace.painted(self._clock() - start)
         return strips
 
     def render_line(self, y: int) -> Strip:
-        width = self.scrollable_content_region.width
+        width = self._view_size.width
         strip = self._line(self.scroll_offset.y + y, width)
         if y == self._page - 1 and (new := self.new_lines):
             click = Style.from_meta({"@click": ("scroll_end", ())})

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 MIN_FLUSH_S = 0.066
 FLUSH_SHARE = 4  # a flush waits at least this many times what the last one cost
-SCROLL_S = 0.3  # the time between two scrolls of fast text
-MOST_AHEAD = 6  # lines
+SCROLL_S = 0.5  # the time between two scrolls of fast text
+MOST_AHEAD = 8  # lines
 PAUSE_S = 2.0  # after so long without text its rate is unknown
 
 

@@ -4,7 +4,7 @@ Deltas collect in it until the conversation flushes. Finished blocks are laid ou
 and so is a long one until the end. `finish` parses the whole text, in a thread if it is long, and replaces only the
 blocks that this shows to differ.
 
-Knows messages and blocks; knows nothing of events or of the screen.
+Knows messages and blocks, and of events only what the line of reasoning needs; knows nothing of the screen.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from lingchat.events import AnyEvent, Reasoning
 from lingchat.ui.widgets.blocks import Block, BlockSplitter, Fence, parse
 from lingchat.ui.widgets.markdown import code_bottom, code_top
 from lingchat.ui.widgets.message import MessageView, Owner, TurnView
+from lingchat.ui.widgets.reasoning import ReasoningMeter
 from lingchat.ui.widgets.rows import Row
 from lingchat.ui.widgets.sections import BlockSection, GrowingText, Section
 from lingchat.visible import visible_line
@@ -40,6 +42,7 @@ class Reply(MessageView):
         self._pending_reasoning: list[str] = []
         self._reasoning: list[str] = []
         self._note = ""
+        self._meter = ReasoningMeter()
         self._shown = 0  # text up to here is in the layout
         self._mode: tuple[int, Fence | None] | None = None  # where the tail starts, and the fence it is in
 
@@ -70,6 +73,12 @@ class Reply(MessageView):
         """More of its reasoning."""
         self._pending_reasoning.append(delta)
         self.owner.schedule(self)
+
+    def observe(self, event: AnyEvent) -> None:
+        """Takes any event of the turn: the figures behind "thinking" come from them."""
+        self._meter.add(event)
+        if isinstance(event, Reasoning):
+            self.set_reasoning_note(self._meter.note)
 
     def set_reasoning_note(self, note: str) -> None:
         """What stands behind "thinking": "4.1 s · 1,020 tokens · 248 tok/s"."""
