@@ -38,8 +38,8 @@ def test_slow_text_scrolls_line_by_line_and_fast_text_ahead() -> None:
     clock = FakeClock()
     pace = Pace(clock)
     for _ in range(50):
-        clock.advance(0.5)
-        assert pace.lines_ahead(1) == 0  # two lines a second
+        clock.advance(1.0)
+        assert pace.lines_ahead(1) == 0  # one line a second
     for _ in range(100):
         clock.advance(0.07)
         ahead = pace.lines_ahead(2)
