@@ -40,7 +40,9 @@ class Chat:
         self._untold: list[Warn] = []  # problems of the disk that the reader of events has yet to hear of
         self._system = ""
         self._spoken: list[Message] = []  # the conversation where no session keeps it
-        if settings.system:
+        # The user's default is for new conversations; a flag is meant for this one.
+        kept = session is not None and len(session) > 0
+        if settings.system and (not kept or settings.origins.get("system", "").startswith("flag")):
             self.system = settings.system
 
     @property

@@ -100,6 +100,7 @@ def parser() -> Parser:
     group.add_argument("-m", "--model", metavar="MODEL", help="a name, folder or .gguf file (lingchat models)")
     group.add_argument("--dtype", metavar="TYPE", help="auto, int8, fp32, bf16")
     group.add_argument("--threads", metavar="N", help="threads of the engine")
+    group.add_argument("--context", metavar="TOKENS", help="longest conversation, prompt and reply together")
     group.add_argument("--spec", metavar="off|on|K", help="drafting, or at most K drafts a round")
 
     group = parse.add_argument_group("sampling")
@@ -157,7 +158,7 @@ def _settings(found: argparse.Namespace) -> Settings:
         if not equals or name not in SAMPLING:
             raise UsageError(f"--sampling takes NAME=VALUE with {', '.join(SAMPLING)}; {pair!r} is none of these")
         flags[name] = value
-    for name in ("model", "dtype", "threads", "spec", "system", "temperature", "seed", "max_tokens", "color"):
+    for name in ("model", "dtype", "threads", "context", "spec", "system", "temperature", "seed", "max_tokens", "color"):
         if getattr(found, name) is not None:
             flags[name] = getattr(found, name)
     return load_settings(flags)
@@ -182,7 +183,7 @@ def _engine(settings: Settings) -> Engine:
     from lingchat.engines.choose import choose_engine
 
     dtype = None if settings.dtype == "auto" else settings.dtype
-    return choose_engine(settings.model, dtype=dtype, threads=settings.threads or None)
+    return choose_engine(settings.model, dtype=dtype, threads=settings.threads or None, context=settings.context or None)
 
 
 def _headless(found: argparse.Namespace, settings: Settings, words: list[str]) -> int:

@@ -72,6 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None  # None: the default model
     dtype: str = "auto"
     threads: int = 0  # 0: the engine chooses
+    context: int = 0  # tokens; 0: the engine chooses
     spec: str | int = "on"  # off, on, or at most so many drafts
     system: str = ""
     temperature: float = 0.7

@@ -139,6 +139,7 @@ FIELDS: tuple[Field, ...] = (
     Field("model", optional(text("a model's name, folder or file")), "the model to load; none is the default model"),
     Field("dtype", choice("auto", "int8", "fp32", "bf16"), "number type of the computation"),
     Field("threads", whole(0, 4096, "0 (automatic) to 4096"), "threads of the engine; 0 chooses"),
+    Field("context", whole(0, 2**24, "0 (automatic) or a number of tokens"), "tokens the engine keeps; 0 chooses"),
     Field("spec", drafting, "drafting: off, on, or at most so many drafts a round"),
     Field("system", text(), "system prompt of new sessions"),
     Field("temperature", real(0.0, 100.0, "a number from 0 to 100"), "0 is greedy", "sampling"),

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 VARIABLE = "LINGCHAT_ENGINE"
 
 
-def choose_engine(model: str | None, *, dtype: str | None = None, threads: int | None = None) -> Engine:
+def choose_engine(
+    model: str | None, *, dtype: str | None = None, threads: int | None = None, context: int | None = None
+) -> Engine:
     """The engine for `model` (None: the default one), its process already loading. Raises ConfigError."""
     hook = os.environ.get(VARIABLE, "")
     if hook:
@@ -29,6 +31,6 @@ def choose_engine(model: str | None, *, dtype: str | None = None, threads: int |
         return ScriptedEngine(Script.read(file))
     from lingchat.engines.local import LocalEngine
 
-    engine = LocalEngine(model, dtype=dtype, threads=threads)
+    engine = LocalEngine(model, dtype=dtype, threads=threads, context=context)
     engine.spawn()
     return engine

@@ -61,7 +61,8 @@ class LocalEngine:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "wb", opener=_private) as log_file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "lingchat.runtime.worker", str(to_worker_read), str(from_worker_write)],
+                # -P: a module of that name in the user's folder is not imported.
+                [sys.executable, "-P", "-m", "lingchat.runtime.worker", str(to_worker_read), str(from_worker_write)],
                 stdin=subprocess.DEVNULL,
                 stdout=log_file,
                 stderr=log_file,

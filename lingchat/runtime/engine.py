@@ -64,6 +64,8 @@ class Runtime:
         dtype = loading.dtype or ("int8" if loading.device == "cpu" else "bf16")
         if dtype not in DTYPES:
             raise UsageError(f"--dtype {dtype} is not known; choose one of {', '.join(DTYPES)}.")
+        if dtype == "int8" and loading.device != "cpu":
+            raise UsageError("--dtype int8 runs on the CPU only; use bf16 on a GPU.")
         emit(events.Engine(t_ns=now_ns(), phase="load", message="reading the file", model=loading.name))
         weights = open_weights(path)
         config = weights.config
@@ -71,6 +73,9 @@ class Runtime:
         kv_bytes = KV_BYTES[loading.device]
         check_fits(plan(config, dtype, self.context, rows=PREFILL_CHUNK, kv_bytes=kv_bytes), free_memory())
         self.formats = load_formats(weights)
+        if self.formats.template.fallback:
+            text = f"{loading.name or path.name} has no chat template; ChatML stands in, which may not suit the model."
+            emit(events.Warn(t_ns=now_ns(), code="template", message=text))
         self.threads = choose_threads(loading.threads)
         torch.set_num_threads(self.threads)  # packing uses them all; decoding those that `_warm_up` chooses
         emit(events.Engine(t_ns=now_ns(), phase="load", message="packing weights", model=loading.name, progress=0.3))
@@ -279,11 +284,7 @@ class Runtime:
         if request.spec == "on":
             self._auto_width.begin()
             return self._auto_width
-        if not 0 <= int(request.spec) <= DEEPEST_DRAFT:
-            raise UsageError(
-                f"--spec {request.spec} is out of range; draft 0 to {DEEPEST_DRAFT} tokens, or use on or off."
-            )
-        return Width(int(request.spec), adaptive=False)
+        return Width(min(int(request.spec), DEEPEST_DRAFT), adaptive=False)  # at most so many
 
     def forget(self) -> None:
         """Drop what is computed, so that the next request prefills all of its prompt."""
@@ -313,7 +314,8 @@ class Words:
     """Token ids to typed deltas: whole characters, reasoning apart, stop strings held back."""
 
     def __init__(self, formats: Formats, request: ChatRequest, prompt: Prompt) -> None:
-        self._characters = formats.tokenizer.decode_stream()
+        # After plain text the reply goes on in its middle: a leading space of its first word belongs to it.
+        self._characters = formats.tokenizer.decode_stream(continues=request.text is not None)
         self._reasoning = formats.reply_parser(prompt) if request.messages is not None else None
         self._stops = StopFilter(request.sampling.stop)
 
