@@ -126,6 +126,14 @@ def test_long_blocks_stay_plain_until_the_end() -> None:
     assert reply.code(1) == "x = 1\n" * 70
 
 
+def test_a_message_that_was_unloaded_comes_back_the_same() -> None:
+    view = MessageView(TurnView("assistant", "```\na\n```\n\n```\nb\n```\n", reasoning="r", footer="f"), "m1", Screen())
+    before = structure(view)
+    view.unload()
+    assert structure(view) == before
+    assert view.code(2) == "b\n"
+
+
 def test_a_failed_reply_keeps_its_text_and_says_why() -> None:
     reply = begin()
     reply.append("half an ans")

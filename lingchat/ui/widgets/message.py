@@ -7,8 +7,10 @@ Knows sections and blocks; knows the conversation only as `Owner`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 from textual.content import Span
@@ -67,6 +69,7 @@ class MessageView:
         self.codes: list[str] = []
         self.thought = GrowingText()
         self._title = ""
+        self._ends: list[int] = []  # the line after each section
         self._built = False
 
     @property
@@ -78,22 +81,22 @@ class MessageView:
         if not self._built:
             self._built = True
             self.build()
-        return sum(len(section.lines(width)) for section in self.sections) + 1
+        self._ends = list(accumulate(len(section.lines(width)) for section in self.sections))
+        return (self._ends[-1] if self._ends else 0) + 1
 
     def locate(self, index: int, width: int) -> tuple[Section, int] | None:
-        """The section and its line at line `index` of the message; None for the blank line below."""
-        for section in self.sections:
-            size = len(section.lines(width))
-            if index < size:
-                return section, index
-            index -= size
-        return None
+        """The section and its line at line `index` of the message, as `lines` last found it; None for the blank line."""
+        place = bisect_right(self._ends, index)
+        if place >= len(self._ends):
+            return None
+        section = self.sections[place]
+        index -= self._ends[place - 1] if place else 0
+        return (section, index) if index < len(section.lines(width)) else None
 
     def unload(self) -> None:
         """Forgets the layout; the next look builds it again."""
         self._built = False
-        self.sections = []
-        self.blocks = []
+        self.sections, self.blocks, self.codes, self._ends = [], [], [], []
 
     def code(self, number: int) -> str | None:
         """Source of code block `number` (from 1), exactly as written; None if there is no such block."""
@@ -112,7 +115,7 @@ class MessageView:
             self._add_reasoning(f"thought {self.view.reasoning_note}".strip())
             self.thought.grow(self.view.reasoning)
         self._append_blocks(parse(self.view.text), len(self.sections))
-        self.sections.append(self._foot())
+        self.sections.append(self._foot(self._gap()))
 
     def select(self, selected: bool) -> None:
         self.selected = selected
@@ -175,7 +178,7 @@ class MessageView:
         self.header.flow = [Row(name, [Span(0, len(name), style)], edge=tuple(edge), code=True)]
         self.header.dirty()
 
-    def _foot(self) -> Section:
+    def _foot(self, gap: bool) -> Section:
         rows = []
         if self.view.error:
             mark: Piece = ("✗ ", ".conversation--error")
@@ -184,7 +187,7 @@ class MessageView:
                 rows.append(Row(text, (), (hang if number else mark,), (hang,), style=".conversation--error"))
         if self.view.footer:
             rows.append(Row(visible_line(self.view.footer), style=".conversation--muted"))
-        return Section(rows, gap=bool(rows) and len(self.sections) > 1)
+        return Section(rows, gap=bool(rows) and gap)
 
     def _append_blocks(self, blocks: Sequence[Block], place: int) -> None:
         """Lays out `blocks` as sections from index `place` on, after those already there."""

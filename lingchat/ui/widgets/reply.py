@@ -165,7 +165,7 @@ class Reply(MessageView):
         self.view = replace(self.view, text=text, footer=footer, stop=stop, error=error, **thought)
         if self.has_reasoning:
             self._retitle(f"thought {self._note}".strip())
-        self.sections[-1:] = [self._foot()]
+        self.sections[-1:] = [self._foot(self._gap() or bool(text.strip()))]
         self.owner.refine(self)
 
     def refinement(self, width: int) -> Callable[[], Refined]:
@@ -193,8 +193,8 @@ class Reply(MessageView):
         if not self._built:
             return
         above = [self.header, self.folder, self.thought] if self.has_reasoning else [self.header]
-        self.sections = [*above, *refined.sections, self._foot()]
         self.blocks, self.codes = refined.blocks, refined.codes
+        self.sections = [*above, *refined.sections, self._foot(self._gap())]
         self.owner.relayout(self)
 
     def fail(self, message: str) -> None:
