@@ -86,6 +86,8 @@ async def test_the_badge_takes_a_click() -> None:
         host.talk.scroll_relative(y=-5, animate=False)
         host.talk.add(TurnView("assistant", "new"))
         await wait_until(pilot, lambda: "new line" in host.screen_text()[-1])
+        badge = next(segment for segment in host.talk.render_line(11) if "new line" in segment.text)
+        assert badge.style is not None and badge.style.bgcolor != host.talk.visual_style.rich_style.bgcolor
         await pilot.click(Conversation, offset=(host.screen_text()[-1].index("new line"), 11))
         await wait_until(pilot, lambda: host.talk.following)
 

@@ -390,7 +390,11 @@ class MessageList(ScrollView, can_focus=True):
         if isinstance(style, Style):
             return style
         if (known := self._styles.get(style)) is None:
-            known = self.get_visual_style(style[1:], partial=True) if style.startswith(".") else self._get_style(style)
+            if style.startswith("."):
+                own = self.get_component_styles(style[1:]).has_rule("background")  # a partial style loses an opaque one
+                known = self.get_visual_style(style[1:], partial=not own)
+            else:
+                known = self._get_style(style)
             self._styles[style] = known
         return known
 
