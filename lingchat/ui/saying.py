@@ -50,6 +50,4 @@ def hints(turns: Turns, *, private: bool) -> list[str]:
 
 
 def stall_line(stall: ev.Stall) -> str:
-    return (
-        f"nothing for {format_seconds(stall.waited_ms)} ({WAITS.get(stall.phase, stall.phase)}) · esc stops the reply"
-    )
+    return f"{WAITS.get(stall.phase, stall.phase)}: nothing for {format_seconds(stall.waited_ms)} · esc stops"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from lingchat.stats import format_ms
 from lingchat.ui.widgets.conversation import Conversation
 from lingchat.ui.widgets.message import TurnView
 
@@ -27,6 +28,11 @@ def clock_time(stamp: str) -> str:
         return ""
 
 
+def reply_header(name: str, ms_per_token: float | None) -> str:
+    """`#7  3.90 ms/tok`: which reply, and its median time a token if it is known."""
+    return name if ms_per_token is None else f"{name}  {format_ms(ms_per_token)} ms/tok"
+
+
 def view(node: Node, siblings: Sequence[Node], number: int) -> TurnView:
     """A node as a turn view; `number` counts replies."""
     place = next((at for at, other in enumerate(siblings, 1) if other.id == node.id), 1)
@@ -36,7 +42,7 @@ def view(node: Node, siblings: Sequence[Node], number: int) -> TurnView:
         node.content,
         str(node.id),
         time=clock_time(node.time) if user else "",
-        header="" if user else f"#{number}",
+        header="" if user else reply_header(f"#{number}", node.stats.get("tpot_p50_ms")),
         reasoning=node.reasoning,
         footer=node.footer,
         stop=node.stop,

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from lingchat import events as ev
 from lingchat.engines.api import ModelInfo
 from lingchat.errors import ContextOverflow, EngineCrashed, LingchatError
-from lingchat.stats import TurnStats, footer
+from lingchat.stats import TurnStats, footer, format_count
+from lingchat.ui import tree
 from lingchat.ui.lag import LagMeter
 from lingchat.ui.widgets.conversation import Conversation
 from lingchat.ui.widgets.prompt import Typed
@@ -256,11 +258,14 @@ class Turns:
     def _take(self, event: ev.AnyEvent) -> None:
         reply = self._reply
         assert reply is not None
+        reply.observe(event)
         match event:
             case ev.Text(delta=delta):
                 reply.append(delta)
             case ev.Reasoning(delta=delta):
                 reply.append_reasoning(delta)
+            case ev.Prefill(done=done, total=total) if done < total:
+                reply.set_status(f"reading {format_count(done)} of {format_count(total)} tokens")
             case ev.Error():
                 self._error = event
                 if event.code == EngineCrashed.code:
@@ -289,6 +294,8 @@ class Turns:
             reply.finish(text, "error", self._error.message)
         else:
             reply.finish(text, stop)
+        if turn is not None:
+            reply.set_view(replace(reply.view, header=tree.reply_header(reply.view.header, turn.tpot(0.5))))
         if stop != "eos" and self.waiting:
             self.held = True
 

@@ -61,6 +61,24 @@ async def test_first_reply_of_the_demo_model_says_what_it_is_and_the_second_does
         assert "demonstration" not in second
 
 
+async def test_the_header_tells_ms_per_token_and_where_figures_come_from() -> None:
+    info = INFO.__class__(name="m", context=2048, provenance="random weights")
+    async with running(script(ScriptTurn(text="a b c d", round_ms=4), info=info), size=(120, 40)) as bench:
+        await bench.say("hi")
+        await bench.idle()
+        assert bench.screen.conversation.messages[1].view.header == "#1  4.00 ms/tok"
+        assert "random weights" in bench.header
+
+
+async def test_reasoning_is_folded_with_time_and_tokens() -> None:
+    async with running(script(ScriptTurn(text="so it is", reasoning="let me see what this is", round_ms=10))) as bench:
+        await bench.say("hi")
+        await bench.idle()
+        view = bench.screen.conversation.messages[1].view
+        assert view.reasoning == "let me see what this is" and view.text == "so it is"
+        assert "tokens" in view.reasoning_note and "tok/s" in view.reasoning_note
+
+
 async def test_what_is_typed_while_busy_waits_and_goes_out_in_order() -> None:
     async with running(script(ScriptTurn(text="one two three four", pause=Pause(at=2, ms=50)), "x", "y")) as bench:
         await bench.say("first")

@@ -122,6 +122,7 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         shape = layout(self.app.size.width, self.app.size.height, self._wish)
         self.set_class(shape.tiny, "-tiny")
         self.set_class(shape.flat, "-flat")
+        self.set_class(shape.latency == "panel", "-dock")
         self.frame.arrange(shape)
         self.changed()
 

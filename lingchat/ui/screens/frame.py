@@ -56,11 +56,9 @@ class Frame:
 
     def compose(self) -> ComposeResult:
         yield self._header
-        with Horizontal(id="stage"):
-            with Vertical(id="talk"):
-                yield self._welcome
-                yield self.conversation
-            yield self.panel
+        yield self._welcome
+        yield self.conversation
+        yield self.panel
         with Vertical(id="foot"):
             yield self.line
             yield self._stall
@@ -90,6 +88,7 @@ class Frame:
 
     def draw(self, turns: Turns, model: str, title: str) -> None:
         """Header, queue, and the welcome or the conversation. Equal content repaints nothing."""
+        self._say_provenance(turns)
         self._header.say(model, title, saying.engine_state(turns), self.provenance)
         empty = not self.conversation.messages
         self._welcome.display, self.conversation.display = empty, not empty
@@ -97,6 +96,13 @@ class Frame:
             self._welcome.say(model, turns.engine, turns.failure, turns.info is not None and turns.info.demo)
         self._queue.show(turns.waiting, turns.held)
         self._draw_stall(turns.stall)
+
+    def _say_provenance(self, turns: Turns) -> None:
+        """Live figures of random weights, or of another machine's clock, say so: the engine knows."""
+        if self.provenance == "live" and turns.info is not None and turns.info.provenance != "live":
+            self.provenance = turns.info.provenance
+            self.panel.set_provenance(self.provenance)
+            self.line.set_provenance(self.provenance)
 
     def _draw_stall(self, stall: Stall | None) -> None:
         self._stall.display = stall is not None and self.shape.latency != "strip"  # the strip says it itself

@@ -22,6 +22,7 @@ from lingchat.ui.commands import COMMANDS
 
 KEY_WIDTH = 26
 NARROW = 100  # columns of the terminal below which the page fills it
+PAGE_WIDTH = 96  # columns of the page at most
 NARROW_PAGE = 60  # columns of the page below which descriptions stand under their keys
 
 _NAMES = {
@@ -73,12 +74,12 @@ class HelpScreen(ModalScreen[None]):
             yield Static("", markup=False)
 
     def on_resize(self, event: events.Resize) -> None:
-        self.set_class(event.size.width < NARROW, "-narrow")
-        self.call_after_refresh(self._draw)
-
-    def _draw(self) -> None:
-        page = self.query_one(Static)
-        page.update(self.text(max(20, page.parent.scrollable_content_region.width)))  # type: ignore[union-attr]
+        """Wrap to what the style sheet leaves: the page less its padding and scrollbar."""
+        columns = event.size.width
+        narrow = columns < NARROW
+        self.set_class(narrow, "-narrow")
+        width = columns - 3 if narrow else min(PAGE_WIDTH, columns * 9 // 10) - 5
+        self.query_one(Static).update(self.text(max(10, width)))
 
     def text(self, width: int) -> Content:
         """Everything, wrapped to `width` with descriptions in a column of their own."""
