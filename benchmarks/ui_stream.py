@@ -1,9 +1,10 @@
 """What the conversation and the latency panel cost while tokens stream, in a real terminal driver.
 
-Starts a small app with both in a pseudo terminal of 120x40, feeds it text and rounds at a fixed rate, and prints one
-JSON object: CPU share of the front end, longest hold of the event loop, flush cost, bytes to the terminal.
+Starts a small app with both and an input line in a pseudo terminal of 120x40, feeds it text and rounds at a fixed rate,
+with --keys types one every 150 ms, and prints one JSON object: CPU share of the front end (the feeder's some 2.5 % included),
+longest hold of the event loop, flush cost, bytes to the terminal, and the time from a key to its echo on the terminal.
 
-    python benchmarks/ui_stream.py [--rate 200] [--seconds 5] [--messages 0] [--text prose|list|table|fence]
+    python benchmarks/ui_stream.py [--rate 200] [--seconds 5] [--messages 0] [--text prose|list|table|fence] [--keys]
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from termios import TIOCSWINSZ
 
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal
+from textual.widgets import Input
 
 from lingchat.events import Decode, Engine, TurnEnd, TurnFirst, TurnStart, now_ns
 from lingchat.stats import RunStats
@@ -43,6 +45,9 @@ TEXTS = {
 }
 
 
+KEY = "§".encode()  # no text of the benchmark holds it
+
+
 class Bench(App[None]):
     CSS = "Horizontal { height: 1fr; }"
 
@@ -55,8 +60,10 @@ class Bench(App[None]):
         with Horizontal():
             yield Conversation()
             yield LatencyPanel()
+        yield Input(max_length=60)
 
     async def on_ready(self) -> None:
+        self.query_one(Input).focus()
         self.run_worker(self.stream())
 
     async def stream(self) -> None:
@@ -123,12 +130,40 @@ class Bench(App[None]):
         self.exit()
 
 
+def watch(terminal: int, seconds: float, keys: bool) -> tuple[int, list[float]]:
+    """Reads the terminal until the app ends, typing as it goes; returns bytes read and sorted echo times in seconds."""
+    received, echoes = 0, []
+    start = time.monotonic()
+    typed: float | None = None
+    next_key = start + 1.5
+    while time.monotonic() - start < seconds + 60:
+        now = time.monotonic()
+        if keys and typed is None and now >= next_key and now - start < seconds + 0.5:
+            os.write(terminal, KEY)
+            typed = now
+            next_key = now + 0.15
+        if not select.select([terminal], [], [], 0.01)[0]:
+            continue
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:  # the app has gone and the pseudo terminal with it
+            break
+        received += len(data)
+        if typed is not None and KEY in data:
+            echoes.append(time.monotonic() - typed)
+            typed = None
+    return received, sorted(echoes)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=float, default=200)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--messages", type=int, default=0)
     parser.add_argument("--text", choices=sorted(TEXTS), default="prose")
+    parser.add_argument(
+        "--keys", action="store_true", help="type, and measure the echo (costs CPU and bytes of its own)"
+    )
     parser.add_argument("--profile", help="write a cProfile of the front end here")
     parser.add_argument("--result", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -149,17 +184,14 @@ def main() -> None:
             os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
             os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:], "--result", str(result)])
         ioctl(terminal, TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        received = 0
-        deadline = time.monotonic() + options.seconds + 60
-        while time.monotonic() < deadline:
-            if select.select([terminal], [], [], 0.5)[0]:
-                try:
-                    received += len(os.read(terminal, 65536))
-                except OSError:
-                    break
+        received, echoes = watch(terminal, options.seconds, options.keys)
         os.waitpid(pid, 0)
         figures = json.loads(result.read_text())
         figures["kbytes_per_s"] = round(received / 1000 / options.seconds, 1)
+        figures["keys"] = len(echoes)
+        if echoes:
+            figures["key_echo_p50_ms"] = round(echoes[len(echoes) // 2] * 1e3, 1)
+            figures["key_echo_p95_ms"] = round(echoes[int(len(echoes) * 0.95)] * 1e3, 1)
         print(json.dumps({"text": options.text, **figures}))
 
 
