@@ -18,6 +18,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 
 from lingchat.config import Settings, paths
+from lingchat.errors import ConfigError
 from lingchat.events import now_ns
 from lingchat.session import SessionStore
 from lingchat.ui import clipboard
@@ -68,7 +69,11 @@ class LingchatApp(App[None], inherit_bindings=False):
 
         `prompts` are sent first, in order. `read_only` is a replay: it shows no prompt. `clock_ns` is the engine's clock.
         """
-        super().__init__(driver_class=TerminalDriver if sys.platform != "win32" else None)
+        plain = "NO_COLOR" in os.environ
+        super().__init__(
+            driver_class=TerminalDriver if sys.platform != "win32" else None,
+            ansi_color=True if plain else None,  # Textual turns colours into greys otherwise
+        )
         self.chat = chat
         self.settings = settings
         self.mouse_on = settings.mouse
@@ -86,8 +91,11 @@ class LingchatApp(App[None], inherit_bindings=False):
         )
         for theme in OWN:
             self.register_theme(theme)
-        plain = self.no_color or settings.color == "never"
-        self.set_theme("ansi" if plain else settings.theme)
+        if not self.set_theme("ansi" if plain else settings.theme):
+            origin = settings.origins.get("theme", "the settings")
+            raise ConfigError(
+                f"theme: there is no theme {settings.theme} (from {origin}); dark, light and ansi are there."
+            )
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return DEFAULTS

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from chat_app import INFO, Bench, running, script
 
+from lingchat.chat import Chat
+from lingchat.config import load_settings
 from lingchat.engines.api import Sampling
 from lingchat.engines.clocks import VirtualClock
-from lingchat.engines.scripted import Pause, ScriptTurn
-from lingchat.errors import UsageError
+from lingchat.engines.scripted import Pause, ScriptedEngine, ScriptTurn
+from lingchat.errors import ConfigError, UsageError
+from lingchat.ui.app import LingchatApp
 from lingchat.ui.commands import COMMANDS
 from lingchat.ui.screens.models import ModelsScreen
 from lingchat.ui.screens.notice import TextScreen
@@ -303,6 +306,13 @@ async def test_theme_changes_and_names_what_is_unknown() -> None:
         await bench.until(lambda: bench.app.theme == "lingchat-ansi")
         await bench.say("/theme neon")
         await bench.until(lambda: "neon" in bench.notice)
+
+
+def test_a_theme_of_the_settings_that_is_not_there_is_an_error() -> None:
+    settings = load_settings({"theme": "neon"}, env={})
+    chat = Chat(ScriptedEngine(), None, None, settings)
+    with pytest.raises(ConfigError, match=r"neon.*flag --theme"):
+        LingchatApp(chat, settings)
 
 
 async def test_quit() -> None:
