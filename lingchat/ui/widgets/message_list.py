@@ -21,6 +21,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from textual import events
+from textual.cache import LRUCache
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
@@ -38,7 +39,7 @@ from lingchat.ui.widgets.rows import Line, copied, paint
 MOUNTED_TURNS = 20
 FILL_PAGES = 3  # laid out at once when a session opens or older turns are reached
 REFINE_INLINE = 4000  # characters parsed without a thread
-SCROLLBAR_S = 1.0  # following the bottom, the scrollbar hardly moves and follows that often
+SCROLLBAR_S = 1.0  # while text arrives the scrollbar hardly moves, and follows that often
 GUTTER = 1  # column of the block cursor
 EDGE = 1  # free column at the right
 
@@ -75,6 +76,7 @@ class MessageList(ScrollView, can_focus=True):
         self._scrollbar_at = 0.0
         self.pace = Pace(clock)
         self._styles: dict[str, Style] = {}
+        self._blanks: LRUCache[int, Strip] = LRUCache(256)  # blank lines by their y
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
@@ -178,12 +180,11 @@ class MessageList(ScrollView, can_focus=True):
         if size == self.virtual_size:
             return
         self.set_reactive(Widget.virtual_size, size)
-        now = self._clock()
-        if not self._follow or now - self._scrollbar_at >= SCROLLBAR_S:
-            self._sync_scrollbar(now)
+        if not self._follow and self._clock() - self._scrollbar_at >= SCROLLBAR_S:
+            self._sync_scrollbar()
 
-    def _sync_scrollbar(self, now: float) -> None:
-        self._scrollbar_at = now
+    def _sync_scrollbar(self) -> None:
+        self._scrollbar_at = self._clock()
         if self.show_vertical_scrollbar:
             self.vertical_scrollbar.window_virtual_size = self.virtual_size.height
             self.vertical_scrollbar.window_size = self._page
@@ -227,11 +228,12 @@ class MessageList(ScrollView, can_focus=True):
             top = self._tops[self._all.index(at[0]) - self._first]
             self._scroll(top + int(part * at[0].lines(self._width)))
             self._seen = self._height - unseen * self._height // old
-        self._sync_scrollbar(self._clock())
+        self._sync_scrollbar()
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
         self._styles.clear()
+        self._blanks.clear()
         for message in self.mounted:
             for section in message.sections:
                 section.strips.clear()
@@ -253,7 +255,7 @@ class MessageList(ScrollView, can_focus=True):
         self._follow = True
         self._extend(self._height)
         self._scroll(max(self._height - self._page, 0))
-        self._sync_scrollbar(self._clock())
+        self._sync_scrollbar()
 
     def _settle(self, ahead: int = 0) -> None:
         """After lines changed: keeps the bottom on screen if the user is there, up to `ahead` lines beyond it.
@@ -279,6 +281,8 @@ class MessageList(ScrollView, can_focus=True):
         old, new = round(old_value), round(new_value)
         if old != new:
             self.refresh(self.size.region)
+            if self._moving and self._clock() - self._scrollbar_at >= SCROLLBAR_S:
+                self._sync_scrollbar()  # the view is repainted anyway
         if not self._moving:
             if new >= self.max_scroll_y:
                 self._follow = True
@@ -287,7 +291,7 @@ class MessageList(ScrollView, can_focus=True):
                 self._seen = self._height
             if self._first and new <= 0:
                 self.call_after_refresh(self._load_older)
-            self._sync_scrollbar(self._clock())
+            self._sync_scrollbar()
         if not self._follow:
             self._seen = max(self._seen, new + self._page)
 
@@ -360,7 +364,10 @@ class MessageList(ScrollView, can_focus=True):
         at = self._place(y)
         found = at[0].locate(at[1], self._width) if at is not None else None
         if at is None or found is None:
-            return Strip([Segment(" " * width, base.rich_style_with_offset(0, y))], width)
+            blank = self._blanks.get(y)
+            if blank is None or blank.cell_length != width:
+                blank = self._blanks[y] = Strip([Segment(" " * width, base.rich_style_with_offset(0, y))], width)
+            return blank
         message, (section, index) = at[0], found
         selection = self.text_selection
         span = selection.get_span(y) if selection is not None else None
