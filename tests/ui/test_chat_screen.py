@@ -285,7 +285,7 @@ async def test_a_silent_engine_is_called_a_stall_and_the_line_goes_away() -> Non
         await clock.advance(100)
         await clock.advance(9000)
         await bench.until(lambda: bench.screen.turns.stall is not None)
-        assert not bench.screen.query_one("#stall").display  # the strip says it
+        assert not bench.screen.query_one("#stall").display  # panel and strip say it
         await bench.pilot.press("f2")
         await bench.until(lambda: bench.screen.query_one("#stall").display)
         await clock.advance(60_000)

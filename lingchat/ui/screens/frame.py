@@ -105,7 +105,7 @@ class Frame:
             self.line.set_provenance(self.provenance)
 
     def _draw_stall(self, stall: Stall | None) -> None:
-        self._stall.display = stall is not None and self.shape.latency != "strip"  # the strip says it itself
+        self._stall.display = stall is not None and self.shape.latency == "off"  # panel and strip say it themselves
         if stall is not None:
             self._stall.update(saying.stall_line(stall))
 
