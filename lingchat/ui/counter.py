@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lingchat.errors import LingchatError
@@ -24,7 +25,10 @@ class Counter:
     """`tokens` is None while unknown, and while the prompt is empty or holds a command."""
 
     def __init__(
-        self, chat: Chat, on_change: Callable[[], None], spawn: Callable[[Coroutine[Any, Any, None]], object]
+        self,
+        chat: Chat,
+        on_change: Callable[[], None],
+        spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], object],
     ) -> None:
         self._chat = chat
         self._on_change = on_change
@@ -43,7 +47,7 @@ class Counter:
                 self.tokens = None
                 self._on_change()
             return
-        self._spawn(self._count(text))
+        self._spawn(partial(self._count, text))
 
     async def _count(self, text: str) -> None:
         await asyncio.sleep(PAUSE_S)
