@@ -32,7 +32,7 @@ class QueueView(Static):
         word = "held" if held else "queued"
         lines = []
         for number, typed in enumerate(waiting[:ROWS]):
-            parts = [(f"{word} ", "$accent" if held else "$quiet"), (one_line(typed.shown), "$quiet")]
+            parts = [(f"{word} ", "$accent" if held else "$quiet"), (one_line(typed.shown), "$foreground")]
             if number == 0:
                 parts.append((f"   {note}", "$faint"))
             lines.append(Content.assemble(*parts))
