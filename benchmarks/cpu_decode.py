@@ -53,9 +53,12 @@ class Ours:
         return turn.mean_tpot_ms
 
     def drafted(self) -> dict[str, Any]:
-        request = ChatRequest(messages=(Message("user", REPEAT_TASK),), sampling=Sampling(temperature=0.0, max_tokens=80))
+        request = ChatRequest(
+            messages=(Message("user", REPEAT_TASK),), sampling=Sampling(temperature=0.0, max_tokens=80)
+        )
         plain, drafted = (
-            self._turn(ChatRequest(messages=request.messages, sampling=request.sampling, spec=spec)) for spec in ("off", "on")
+            self._turn(ChatRequest(messages=request.messages, sampling=request.sampling, spec=spec))
+            for spec in ("off", "on")
         )
         return {"off_ms": plain.mean_tpot_ms, "on_ms": drafted.mean_tpot_ms, "accept_len": drafted.accept_len}
 
@@ -153,7 +156,11 @@ def main() -> None:
     result["bytes_per_token"] = {peer.label: peer.runtime.info.weights_bytes for peer in ours.values()}
     result["share_of_read_roof"] = {
         peer.label: round(
-            peer.runtime.info.weights_bytes / result["read_gb_s"] / 1e6 / result["decode_ms_per_token"][peer.label]["median"], 3
+            peer.runtime.info.weights_bytes
+            / result["read_gb_s"]
+            / 1e6
+            / result["decode_ms_per_token"][peer.label]["median"],
+            3,
         )
         for peer in ours.values()
     }

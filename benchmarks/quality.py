@@ -19,7 +19,18 @@ from lingchat.catalog.models import resolve
 from lingchat.runtime.engine import Loading, Runtime
 
 WINDOW = 512
-TOPICS = ("assignment", "attribute-access", "bltin-file-objects", "class", "execmodel", "exceptions", "for", "function", "import", "with")
+TOPICS = (
+    "assignment",
+    "attribute-access",
+    "bltin-file-objects",
+    "class",
+    "execmodel",
+    "exceptions",
+    "for",
+    "function",
+    "import",
+    "with",
+)
 
 
 def main() -> None:
@@ -56,7 +67,11 @@ def main() -> None:
         "int8_cost_percent": 100 * (perplexity["int8"] / perplexity["fp32"] - 1),
         "mean_kl_nats": sum(kl) / count,
         "same_top_token": agree / count,
-        "flips": {"count": len(flips), "median_fp32_gap": sorted(flips)[len(flips) // 2] if flips else 0.0, "largest_fp32_gap": max(flips, default=0.0)},
+        "flips": {
+            "count": len(flips),
+            "median_fp32_gap": sorted(flips)[len(flips) // 2] if flips else 0.0,
+            "largest_fp32_gap": max(flips, default=0.0),
+        },
     }
     print({key: result[key] for key in ("perplexity", "int8_cost_percent", "mean_kl_nats", "same_top_token", "flips")})
     save("quality", result)

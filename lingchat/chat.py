@@ -234,4 +234,3 @@ class Chat:
 
     def _request(self, messages: list[Message]) -> ChatRequest:
         return ChatRequest(messages=tuple(messages), sampling=self.sampling, spec=self.spec, turn=max(self._turn, 1))
-

@@ -158,7 +158,18 @@ def _settings(found: argparse.Namespace) -> Settings:
         if not equals or name not in SAMPLING:
             raise UsageError(f"--sampling takes NAME=VALUE with {', '.join(SAMPLING)}; {pair!r} is none of these")
         flags[name] = value
-    for name in ("model", "dtype", "threads", "context", "spec", "system", "temperature", "seed", "max_tokens", "color"):
+    for name in (
+        "model",
+        "dtype",
+        "threads",
+        "context",
+        "spec",
+        "system",
+        "temperature",
+        "seed",
+        "max_tokens",
+        "color",
+    ):
         if getattr(found, name) is not None:
             flags[name] = getattr(found, name)
     return load_settings(flags)
@@ -183,7 +194,9 @@ def _engine(settings: Settings) -> Engine:
     from lingchat.engines.choose import choose_engine
 
     dtype = None if settings.dtype == "auto" else settings.dtype
-    return choose_engine(settings.model, dtype=dtype, threads=settings.threads or None, context=settings.context or None)
+    return choose_engine(
+        settings.model, dtype=dtype, threads=settings.threads or None, context=settings.context or None
+    )
 
 
 def _headless(found: argparse.Namespace, settings: Settings, words: list[str]) -> int:

@@ -67,7 +67,15 @@ class TurnStart(Event, frozen=True, kw_only=True, tag="turn.start"):
 class TurnFirst(Event, frozen=True, kw_only=True, tag="turn.first"):
     """The first token exists; the parts of TTFT as instants."""
 
-    clock: ClassVar[tuple[str, ...]] = ("t_ns", "accepted", "started", "tokenized", "prefill_start", "prefill_end", "first_token")
+    clock: ClassVar[tuple[str, ...]] = (
+        "t_ns",
+        "accepted",
+        "started",
+        "tokenized",
+        "prefill_start",
+        "prefill_end",
+        "first_token",
+    )
     turn: int
     accepted: int  # the request reached the engine
     started: int  # its turn came (differs from `accepted` by the queue)

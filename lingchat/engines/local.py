@@ -68,8 +68,6 @@ class LocalEngine:
                 stderr=log_file,
                 pass_fds=(to_worker_read, from_worker_write),
                 start_new_session=True,  # keys of the terminal (ctrl+c, ctrl+z) are the front end's
-                # Waiting threads sleep: spinning ones fight the screen for a core, which costs far more than the wake.
-                env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ},
             )
         os.close(to_worker_read)
         os.close(from_worker_write)

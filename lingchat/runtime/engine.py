@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import secrets
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ from lingchat.runtime.prefix import Prefix
 from lingchat.runtime.rounds import Rounds
 from lingchat.runtime.state import State
 from lingchat.runtime.stops import StopFilter
-from lingchat.runtime.threads import choose_threads
+from lingchat.runtime.threads import Threads, choose_threads
 from lingchat.runtime.weights.load import open_weights
 from lingchat.runtime.weights.plan import check_fits, plan
 
@@ -40,6 +39,7 @@ DTYPES = ("int8", "fp32", "bf16")
 DEFAULT_CONTEXT = 8192  # tokens of cache unless asked for more; a model's own limit may be lower
 DEEPEST_DRAFT = 7  # drafts a round at most; 8 rows cost about two single ones on a CPU
 PREFILL_CHUNK = 256  # tokens; a cancel waits for one chunk
+WARM_WIDTHS = (1, 2, 4, 8)  # rows of a round whose cost is measured at load
 KV_BYTES = {"cpu": 4, "cuda": 2}
 
 Emit = Callable[[AnyEvent], None]
@@ -77,7 +77,7 @@ class Runtime:
             text = f"{loading.name or path.name} has no chat template; ChatML stands in, which may not suit the model."
             emit(events.Warn(t_ns=now_ns(), code="template", message=text))
         self.threads = choose_threads(loading.threads)
-        torch.set_num_threads(self.threads)  # packing uses them all; decoding those that `_warm_up` chooses
+        torch.set_num_threads(self.threads)
         emit(events.Engine(t_ns=now_ns(), phase="load", message="packing weights", model=loading.name, progress=0.3))
         self._ops = TorchOps(dtype, loading.device)
         self._ops.set_vocabulary(self.formats.vocab_size)
@@ -91,7 +91,7 @@ class Runtime:
         self._prefix = Prefix(state)
         self._auto_width = Width(DEEPEST_DRAFT, adaptive=True)
         emit(events.Engine(t_ns=now_ns(), phase="load", message="warming up", model=loading.name, progress=0.8))
-        self._warm_up(choose=loading.threads is None)
+        self._warm_up(adapt=loading.threads is None)
         self.info = ModelInfo(
             name=loading.name or path.stem,
             path=str(path),
@@ -122,10 +122,10 @@ class Runtime:
             )
         )
 
-    def _warm_up(self, choose: bool) -> None:
-        """Run every width, so that the first request finds caches filled and costs known; `choose` tries thread counts.
+    def _warm_up(self, adapt: bool) -> None:
+        """Run every width, so that the first request finds caches filled and costs known.
 
-        One thread beats several where another process keeps a core busy, which only a trial can tell.
+        `adapt`: the number of threads may follow what else the machine does.
         """
         with torch.inference_mode():
             ids = [0] * 32
@@ -133,19 +133,17 @@ class Runtime:
             for _ in self._driver.prefill(ids):
                 pass
             self._rounds.draft(0)
-            if choose and self.threads > 1:
-                times = {threads: self._trial(threads) for threads in (self.threads, 1)}
-                self.threads = min(times, key=lambda threads: times[threads])
-            torch.set_num_threads(self.threads)
-            for n_rows in (1, 2, 4, 8, 1, 2, 4, 8):
-                self._auto_width.learn(n_rows - 1, 0, self._time_rows(n_rows))
+            if adapt and self.threads > 1:
+                torch.set_num_threads(1)
+                alone = {n: min(self._time_rows(n) for _ in range(2)) for n in WARM_WIDTHS}
+                self._driver.threads = Threads(self.threads, torch.set_num_threads, alone)
+            for n_rows in 2 * WARM_WIDTHS:
+                seconds = self._time_rows(n_rows)
+                self._auto_width.learn(n_rows - 1, 0, seconds)
+                if self._driver.threads is not None:
+                    self._driver.threads.learn(n_rows, seconds)
             self._auto_width.begin()
         self._prefix.forget()
-
-    def _trial(self, threads: int) -> float:
-        torch.set_num_threads(threads)
-        self._time_rows(1)
-        return statistics.median(self._time_rows(1) for _ in range(5))
 
     def _time_rows(self, n_rows: int) -> float:
         """Seconds of one pass over `n_rows` rows."""

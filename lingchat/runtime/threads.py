@@ -1,11 +1,27 @@
-"""How many threads decode: the physical cores this process may use. Pure Python."""
+"""How many threads decode: the physical cores this process may use, or one while something else keeps them busy.
+
+Threads that decode together wait for each other many hundred times a token, spinning. On free cores that is the
+fastest way; when another process takes one of the cores, every wait lasts until the scheduler comes round, and two
+threads become several times slower than one. So each round's cost is held against what one thread would need.
+
+Pure Python: it is told costs and calls a function that sets the number.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
+import statistics
+from collections import deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lingchat.errors import UsageError
+
+_WINDOW = 8  # rounds that are judged together
+_WORSE = 1.1  # several threads must not take longer than this share of one thread's time
+_PATIENCE = 64  # rounds alone before the others are tried again; doubles while they keep failing
+_MOST_PATIENCE = 1024
 
 
 def choose_threads(asked: int | None) -> int:
@@ -24,3 +40,48 @@ def physical_cores() -> int:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         siblings.add(topology.read_text() if topology.exists() else str(cpu))
     return max(1, len(siblings))
+
+
+class Threads:
+    """Decides between `most` threads and one. `alone`: seconds of a pass with one thread, by its number of rows."""
+
+    def __init__(self, most: int, use: Callable[[int], None], alone: Mapping[int, float]) -> None:
+        self.count = self.most = most
+        self._use = use
+        self._alone = dict(sorted(alone.items()))
+        self._window: deque[float] = deque(maxlen=_WINDOW)
+        self._single = 1.0  # how one thread did lately, in units of `alone`
+        self._patience = _PATIENCE
+        self._rest = 0  # rounds until the others are tried again
+        use(most)
+
+    def learn(self, rows: int, seconds: float) -> None:
+        """A round of `rows` rows took that long."""
+        if self.most == 1:
+            return
+        self._window.append(seconds / self._expected(rows))
+        if self.count == 1:
+            self._rest -= 1
+            if self._rest <= 0:
+                self._single = statistics.median(self._window)
+                self._switch(self.most)
+        elif len(self._window) == _WINDOW:
+            if statistics.median(self._window) > _WORSE * self._single:
+                self._rest, self._patience = self._patience, min(2 * self._patience, _MOST_PATIENCE)
+                self._switch(1)
+            else:
+                self._patience = _PATIENCE
+
+    def _switch(self, count: int) -> None:
+        self.count = count
+        self._window.clear()
+        self._use(count)
+
+    def _expected(self, rows: int) -> float:
+        """One thread's time for `rows` rows, on the line between the measured widths."""
+        known = list(self._alone.items())
+        (r0, s0), (r1, s1) = known[0], known[-1]
+        for left, right in itertools.pairwise(known):
+            if left[0] <= rows <= right[0]:
+                (r0, s0), (r1, s1) = left, right
+        return s0 if r0 == r1 else s0 + (s1 - s0) * (rows - r0) / (r1 - r0)

@@ -60,7 +60,9 @@ def gone(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    return Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    return (
+        Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    )
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -82,7 +84,14 @@ async def test_a_conversation(tiny: Path) -> None:
         assert kinds[0] is TurnStart and kinds[-1] is TurnEnd
         assert kinds.index(TurnFirst) < kinds.index(Decode)
         first = next(event for event in events if isinstance(event, TurnFirst))
-        assert first.accepted <= first.started <= first.tokenized <= first.prefill_start <= first.prefill_end <= first.first_token
+        assert (
+            first.accepted
+            <= first.started
+            <= first.tokenized
+            <= first.prefill_start
+            <= first.prefill_end
+            <= first.first_token
+        )
         assert 1 <= tokens_of(events) <= 30
         text = "".join(event.delta for event in events if isinstance(event, Text))
 
@@ -194,7 +203,9 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("while_it_is", ["loading", "decoding"])
 def test_a_worker_never_outlives_its_front_end(tiny: Path, while_it_is: str) -> None:
-    front = subprocess.Popen([sys.executable, "-c", FRONT_END, str(tiny), while_it_is], stdout=subprocess.PIPE, text=True)
+    front = subprocess.Popen(
+        [sys.executable, "-c", FRONT_END, str(tiny), while_it_is], stdout=subprocess.PIPE, text=True
+    )
     assert front.stdout is not None
     worker = int(front.stdout.readline())
     assert not gone(worker)

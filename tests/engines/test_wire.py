@@ -29,6 +29,12 @@ def test_frames_are_whole_whatever_the_cuts(cuts: list[int]) -> None:
 
 def test_commands_round_trip() -> None:
     request = ChatRequest(messages=(Message("user", "x" * 200_000),), spec=3)
-    for command in (wire.Chat(1, request, 7), wire.Count(2, request), wire.Cancel(1), wire.Quit(), wire.Load(wire.Options("m"))):
+    for command in (
+        wire.Chat(1, request, 7),
+        wire.Count(2, request),
+        wire.Cancel(1),
+        wire.Quit(),
+        wire.Load(wire.Options("m")),
+    ):
         (body,) = wire.Frames().feed(wire.pack(command))
         assert wire.read_command(body) == command

@@ -57,7 +57,13 @@ class Bench:
 
     @torch.inference_mode()
     def reply(
-        self, ids: Sequence[int], count: int, drafts: int, sampling: Sampling | None = None, seed: int = 1, ends: Sequence[int] = ()
+        self,
+        ids: Sequence[int],
+        count: int,
+        drafts: int,
+        sampling: Sampling | None = None,
+        seed: int = 1,
+        ends: Sequence[int] = (),
     ) -> tuple[list[int], list[TimedRound]]:
         """`count` tokens after the prompt `ids`, drafting at most `drafts`; tokens and rounds."""
         self.reset()

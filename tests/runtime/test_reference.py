@@ -55,7 +55,10 @@ def llama_cpp(default_model: Path) -> Iterator[Judge]:
 def greedy(runtime: Runtime, prompt: str, spec: str = "on") -> list[int]:
     got: list[AnyEvent] = []
     request = ChatRequest(
-        messages=(Message("user", prompt),), sampling=Sampling(temperature=0.0, max_tokens=TOKENS), spec=spec, keep_ids=True  # type: ignore[arg-type]
+        messages=(Message("user", prompt),),
+        sampling=Sampling(temperature=0.0, max_tokens=TOKENS),
+        spec=spec,
+        keep_ids=True,  # type: ignore[arg-type]
     )
     runtime.chat(request, now_ns(), got.append, lambda: False)
     return [i for event in got if isinstance(event, Decode) for i in event.ids]
@@ -111,7 +114,16 @@ def test_prompt_ids_equal_llama_cpp(runtime: Runtime, llama_cpp: Judge) -> None:
     for prompt in PROMPTS:
         want = llama_cpp.ids(f"{system}<|im_start|>user\n", special=True)
         # One span of text between special tokens: "user\n" and the message are split together.
-        want = [*want[: want.index(2) + 1], *llama_cpp.ids("\n"), 1, *llama_cpp.ids(f"user\n{prompt}"), 2, *llama_cpp.ids("\n"), 1, *llama_cpp.ids("assistant\n")]
+        want = [
+            *want[: want.index(2) + 1],
+            *llama_cpp.ids("\n"),
+            1,
+            *llama_cpp.ids(f"user\n{prompt}"),
+            2,
+            *llama_cpp.ids("\n"),
+            1,
+            *llama_cpp.ids("assistant\n"),
+        ]
         assert runtime.prompt(ChatRequest(messages=(Message("user", prompt),))).ids == want, prompt
 
 

@@ -12,6 +12,7 @@ from lingchat.events import now_ns
 from lingchat.runtime.drafts.width import Width
 from lingchat.runtime.ops.protocol import Ops, RoundRecord
 from lingchat.runtime.rounds import Rounds
+from lingchat.runtime.threads import Threads
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,10 @@ class TimedRound:
 
 
 class EagerDriver:
-    def __init__(self, ops: Ops, rounds: Rounds) -> None:
+    def __init__(self, ops: Ops, rounds: Rounds, threads: Threads | None = None) -> None:
         self._ops = ops
         self.rounds = rounds
+        self.threads = threads
 
     def prefill(self, ids: Sequence[int]) -> Iterator[int]:
         """Compute `ids` chunk by chunk; yields how many are done after each."""
@@ -52,6 +54,8 @@ class EagerDriver:
             end = now_ns()
             for record in self._ops.take(self.rounds.ring):
                 width.learn(record.drafted, record.accepted, (end - begin) * 1e-9)
+                if self.threads is not None:
+                    self.threads.learn(n_rows, (end - begin) * 1e-9)
                 yield TimedRound(record, end, drafted - begin, end - drafted)
                 if record.done:
                     return
