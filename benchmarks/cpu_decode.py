@@ -10,10 +10,12 @@ stands beside the absolute figures.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from lingchat.runtime.engine import Loading, Runtime
 from lingchat.stats import TurnStats
 
 DECODE_TOKENS = 64
+MARK = "benchmark-answer "  # what a peer says to us, among what its libraries print
 REPEAT_TASK = (
     "Repeat the text, nothing else: The quick brown fox jumps over the lazy dog. The dog sleeps in the sun all day "
     "long, and the fox runs home through the green forest to its small den under the old oak tree."
@@ -36,9 +39,10 @@ REPEAT_TASK = (
 class Ours:
     """lingchat's runtime in this process."""
 
-    def __init__(self, path: Path, dtype: str, threads: int) -> None:
+    def __init__(self, path: Path, dtype: str, threads: int | None) -> None:
         self.runtime = Runtime(path, Loading(dtype=dtype, threads=threads, context=1024))
-        self.label = f"lingchat torch {dtype}"
+        info = self.runtime.info
+        self.facts = {"program": f"lingchat, {info.backend}, {dtype}", "bytes_per_token": info.weights_bytes}
 
     def _turn(self, request: ChatRequest) -> TurnStats:
         self.runtime.forget()
@@ -71,16 +75,16 @@ class Ours:
 class LlamaCpp:
     """llama.cpp by the xllamacpp wheel; its own timers, without its HTTP server's part."""
 
-    label = "llama.cpp (xllamacpp)"
-
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, threads: int | None) -> None:
+        self.facts = {"program": "llama.cpp (xllamacpp wheel), Q4_1", "bytes_per_token": path.stat().st_size}
         params = xllamacpp.CommonParams()
         params.model.path = str(path)
         params.n_ctx = 1024
         params.n_parallel = 1
         params.verbosity = -1
-        params.cpuparams.n_threads = threads
-        params.cpuparams_batch.n_threads = threads
+        if threads:
+            params.cpuparams.n_threads = threads
+            params.cpuparams_batch.n_threads = threads
         self._server = xllamacpp.Server(params)
 
     def _ask(self, ids: list[int], tokens: int) -> dict[str, Any]:
@@ -100,12 +104,49 @@ class LlamaCpp:
         return (time.perf_counter() - begin) * 1e3
 
 
-def alternate(peers: dict[str, Callable[[], float]], repeats: int) -> dict[str, dict[str, float]]:
+class Peer:
+    """One program in a process of its own, so that no peer's thread pool disturbs another's. Asked over its pipes."""
+
+    def __init__(self, kind: str, threads: int | None) -> None:
+        command = [sys.executable, __file__, "--serve", kind, "--threads", str(threads or 0)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.facts = self._answer()
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"what": what, **arguments}) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                return json.loads(line.removeprefix(MARK))
+        raise RuntimeError("a peer died")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def serve(kind: str, threads: int | None) -> None:
+    """The child's side of `Peer`."""
+    path = resolve(None, lambda progress: None).path
+    peer = LlamaCpp(path, threads) if kind == "llama.cpp" else Ours(path, kind, threads)
+    print(MARK + json.dumps(peer.facts), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = getattr(peer, request.pop("what"))(**request)
+        print(MARK + json.dumps(answer), flush=True)
+
+
+def alternate(peers: dict[str, Peer], repeats: int, what: str, **arguments: Any) -> dict[str, dict[str, float]]:
     """Each peer once, again and again; the first pass warms up and is not counted."""
     values: dict[str, list[float]] = {name: [] for name in peers}
     for turn in range(repeats + 1):
-        for name, measure in peers.items():
-            value = measure()
+        for name, peer in peers.items():
+            value = peer.ask(what, **arguments)
             if turn:
                 values[name].append(value)
     return {name: spread(found) for name, found in values.items()}
@@ -116,28 +157,21 @@ def main() -> None:
     parse.add_argument("--threads", type=int, default=2)
     parse.add_argument("--repeats", type=int, default=5)
     parse.add_argument("--name", default="cpu_decode")
+    parse.add_argument("--serve", help=argparse.SUPPRESS)
     found = parse.parse_args()
+    if found.serve:
+        serve(found.serve, found.threads or None)
+        return
 
     result: dict[str, Any] = {"benchmark": "cpu_decode", "machine": machine(), "threads": found.threads}
     result["read_gb_s"] = read_bandwidth(found.threads) / 1e9
-    path = resolve(None, lambda progress: None).path
-    llama = LlamaCpp(path, found.threads)
-    ours = {dtype: Ours(path, dtype, found.threads) for dtype in ("int8", "fp32")}
+    peers = {kind: Peer(kind, found.threads) for kind in ("llama.cpp", "int8", "fp32")}
     words = random.Random(7)
-    vocabulary = ours["int8"].runtime.formats.vocab_size
-    prompts = {n: [words.randrange(100, vocabulary) for _ in range(n)] for n in (16, 50, 512)}
-
-    decode: dict[str, Callable[[], float]] = {llama.label: lambda: llama.decode_ms(prompts[16])}
-    prefill: dict[str, Callable[[], float]] = {llama.label: lambda: llama.prompt_ms(prompts[512])}
-    ttft: dict[str, Callable[[], float]] = {llama.label: lambda: llama.prompt_ms(prompts[50])}
-    for peer in ours.values():
-        decode[peer.label] = lambda peer=peer: peer.decode_ms(prompts[16])
-        prefill[peer.label] = lambda peer=peer: peer.prompt_ms(prompts[512])
-        ttft[peer.label] = lambda peer=peer: peer.prompt_ms(prompts[50])
-    result["decode_ms_per_token"] = alternate(decode, found.repeats)
-    result["prefill_512_ms"] = alternate(prefill, found.repeats)
-    result["ttft_50_ms"] = alternate(ttft, found.repeats)
-    runs = [ours["int8"].drafted() for _ in range(found.repeats + 1)][1:]
+    prompts = {n: [words.randrange(100, 49_000) for _ in range(n)] for n in (16, 50, 512)}
+    result["decode_ms_per_token"] = alternate(peers, found.repeats, "decode_ms", ids=prompts[16])
+    result["prefill_512_ms"] = alternate(peers, found.repeats, "prompt_ms", ids=prompts[512])
+    result["ttft_50_ms"] = alternate(peers, found.repeats, "prompt_ms", ids=prompts[50])
+    runs = [peers["int8"].ask("drafted") for _ in range(found.repeats + 1)][1:]
     result["drafted_repeat_task_int8"] = {
         "text": REPEAT_TASK,
         "off_ms": spread([run["off_ms"] for run in runs]),
@@ -145,29 +179,27 @@ def main() -> None:
         "speedup": statistics.median(run["off_ms"] / run["on_ms"] for run in runs),
         "accept_len": runs[0]["accept_len"],
     }
+    keys = ("decode_ms_per_token", "prefill_512_ms", "ttft_50_ms")
     result["ratios_to_llama_cpp"] = {
         key: {
-            name: round(result[key][llama.label]["median"] / figures["median"], 3)
+            name: round(result[key]["llama.cpp"]["median"] / figures["median"], 3)
             for name, figures in result[key].items()
-            if name != llama.label
+            if name != "llama.cpp"
         }
-        for key in ("decode_ms_per_token", "prefill_512_ms", "ttft_50_ms")
+        for key in keys
     }
-    result["bytes_per_token"] = {peer.label: peer.runtime.info.weights_bytes for peer in ours.values()}
+    result["peers"] = {name: peer.facts for name, peer in peers.items()}
     result["share_of_read_roof"] = {
-        peer.label: round(
-            peer.runtime.info.weights_bytes
-            / result["read_gb_s"]
-            / 1e6
-            / result["decode_ms_per_token"][peer.label]["median"],
-            3,
-        )
-        for peer in ours.values()
+        name: round(peers[name].facts["bytes_per_token"] / result["read_gb_s"] / 1e6 / figures["median"], 3)
+        for name, figures in result["decode_ms_per_token"].items()
     }
-    for key in ("decode_ms_per_token", "prefill_512_ms", "ttft_50_ms"):
+    for peer in peers.values():
+        peer.close()
+    for key in keys:
         for name, figures in result[key].items():
-            print(f"{key:22} {name:24} {figures['median']:9.2f}  ({figures['min']:.2f}..{figures['max']:.2f})")
-    print(result["ratios_to_llama_cpp"], result["drafted_repeat_task_int8"]["speedup"])
+            print(f"{key:22} {name:12} {figures['median']:9.2f}  ({figures['min']:.2f}..{figures['max']:.2f})")
+    print(result["ratios_to_llama_cpp"], "drafted", result["drafted_repeat_task_int8"]["speedup"])
+    print("read", result["read_gb_s"], "GB/s, shares", result["share_of_read_roof"])
     save(found.name, result)
 
 
