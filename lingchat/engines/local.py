@@ -14,17 +14,18 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from lingchat.config import paths
 from lingchat.engines import wire
 from lingchat.engines.api import ChatRequest, ModelInfo
-from lingchat.errors import EngineCrashed, LingchatError, from_code
+from lingchat.errors import DiskError, EngineCrashed, LingchatError, from_code
 from lingchat.events import AnyEvent, Error, TurnEnd, now_ns
 
 _CLOSE_SECONDS = 2.0
+_LOGS = 20  # worker logs that are kept
 
 
 class LocalEngine:
@@ -49,17 +50,20 @@ class LocalEngine:
         self._counts: dict[int, asyncio.Future[int]] = {}
         self._last_id = 0
         self._info: ModelInfo | None = None
+        self._log = paths().state / f"worker-{os.getpid()}-{id(self):x}.log"
 
     def spawn(self) -> None:
-        """Start the worker and let it load; without effect while one is alive."""
+        """Start the worker and let it load; without effect while one is alive.
+
+        Raises `DiskError` when the folder of its log cannot be made.
+        """
         if self._process is not None and self._process.poll() is None:
             return
         self._release()
+        log_file = self._open_log()
         to_worker_read, self._write_fd = os.pipe()
         self._read_fd, from_worker_write = os.pipe()
-        log = _log_path()
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "wb", opener=_private) as log_file:
+        with log_file:
             self._process = subprocess.Popen(
                 # -P: a module of that name in the user's folder is not imported.
                 [sys.executable, "-P", "-m", "lingchat.runtime.worker", str(to_worker_read), str(from_worker_write)],
@@ -87,7 +91,9 @@ class LocalEngine:
             await self.close()
             self.options = msgspec.structs.replace(self.options, model=model)
         self._engine_reports = asyncio.Queue()
-        self.spawn()
+        if self._read_fd < 0 or self._attached:
+            self.spawn()
+        # else: it was started and nobody has listened yet; should it be dead already, the pipe says why
         self._attach()
         while True:
             report = await self._engine_reports.get()
@@ -157,6 +163,10 @@ class LocalEngine:
                 process.kill()
                 await asyncio.to_thread(process.wait)
         self._release()
+        self._tell_everyone(EngineCrashed("The engine was closed. /restart brings it back."))
+        self._process = None
+        if process is not None and process.returncode == 0:
+            self._log.unlink(missing_ok=True)  # what it printed matters only after a death
 
     def kill(self) -> None:
         """End the worker at once, from a signal handler or an exit path without a loop."""
@@ -244,13 +254,16 @@ class LocalEngine:
         assert self._process is not None
         self._process.wait()
         self._release()
-        death = self._death()
+        self._tell_everyone(self._death())
+
+    def _tell_everyone(self, end: LingchatError) -> None:
+        """Whoever waits for the engine hears that it is gone."""
         for events in self._chats.values():
-            events.put_nowait(death)
+            events.put_nowait(end)
         self._chats.clear()
         for request_id in list(self._counts):
-            self._answer(request_id, death)
-        self._engine_reports.put_nowait(death)
+            self._answer(request_id, end)
+        self._engine_reports.put_nowait(end)
 
     def _death(self) -> EngineCrashed:
         process = self._process
@@ -259,11 +272,23 @@ class LocalEngine:
             return EngineCrashed("The engine is not running. /restart brings it back.")
         how = f"with status {status}" if status >= 0 else f"by signal {signal.Signals(-status).name}"
         hint = " (perhaps the system ran out of memory)" if status == -signal.SIGKILL else ""
-        return EngineCrashed(f"The engine ended {how}{hint}. /restart brings it back; its log is {_log_path()}.")
+        return EngineCrashed(f"The engine ended {how}{hint}. /restart brings it back; its log is {self._log}.")
+
+    def _open_log(self) -> IO[bytes]:
+        """A file of this front end's own for what the worker prints; the logs of dead front ends go with it."""
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            _sweep(self._log.parent)
+            return open(self._log, "wb", opener=_private)
+        except OSError as error:
+            raise DiskError(f"The engine's log {self._log} cannot be written: {error.strerror}.") from error
 
 
-def _log_path() -> Path:
-    return paths().state / "worker.log"
+def _sweep(folder: Path) -> None:
+    """Keep the newest logs: the last deaths are worth reading, the hundredth is not."""
+    logs = sorted(folder.glob("worker-*.log"), key=lambda path: path.stat().st_mtime)
+    for old in logs[:-_LOGS]:
+        old.unlink(missing_ok=True)
 
 
 def _private(path: str, flags: int) -> Any:

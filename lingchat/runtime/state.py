@@ -16,32 +16,32 @@ from lingchat.runtime.ops.protocol import Buffer, BufferSpec, KVCache, Ops
 
 @dataclass(frozen=True)
 class StateSpec:
-    """What a model keeps for a sequence. `layers`: (kv_heads, head_dim) of each layer's cache."""
+    """What a model or a drafter keeps for a sequence. `layers`: (kv_heads, head_dim) of each layer's cache."""
 
     layers: tuple[tuple[int, int], ...]
     capacity: int  # rows
 
+    def bytes(self, element_bytes: int) -> int:
+        return sum(2 * heads * self.capacity * width for heads, width in self.layers) * element_bytes
+
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A place that generation can go back to: `length` committed rows."""
+    """A place that generation can go back to: `length` committed rows, of the target and of the drafter alike."""
 
     length: int
 
 
 class State:
-    def __init__(self, spec: StateSpec, ops: Ops, element_bytes: int) -> None:
-        self.spec = spec
+    """The target's rows (`caches`) and the drafter's (`draft_caches`), which keep step: one length counts both."""
+
+    def __init__(self, spec: StateSpec, draft: StateSpec, ops: Ops, element_bytes: int) -> None:
+        self.capacity = spec.capacity
         self._ops = ops
-        self._element_bytes = element_bytes
+        self._bytes = spec.bytes(element_bytes) + draft.bytes(element_bytes)
         self.length: Buffer = ops.allocate(BufferSpec("state.length", (1,), "i32"))
-        self.caches: Sequence[KVCache] = tuple(
-            KVCache(
-                ops.allocate(BufferSpec(f"keys.{i}", (heads, spec.capacity, width), "cache")),
-                ops.allocate(BufferSpec(f"values.{i}", (heads, spec.capacity, width), "cache")),
-            )
-            for i, (heads, width) in enumerate(spec.layers)
-        )
+        self.caches = _allocate(spec, "target", ops)
+        self.draft_caches = _allocate(draft, "draft", ops)
 
     def commit(self, count: Buffer) -> None:
         """Make `count` (device int32 [1], 0..W) candidate rows permanent: the anchor and accepted drafts."""

@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from make_models import write_gguf
 
 from lingchat.engines.api import ChatRequest, Message, Sampling
 from lingchat.engines.local import LocalEngine
-from lingchat.errors import EngineCrashed, LingchatError, ModelFileError, ModelNotFound, UsageError
+from lingchat.errors import DiskError, EngineCrashed, LingchatError, ModelFileError, ModelNotFound, UsageError
 from lingchat.events import AnyEvent, Decode, Error, Text, TurnEnd, TurnFirst, TurnStart
-from make_models import write_gguf
 
 DEADLINE_S = 60.0
 
@@ -178,6 +178,43 @@ async def test_a_killed_worker_is_an_error_and_start_brings_it_back(tiny: Path) 
     await engine.close()
 
 
+async def test_close_ends_whatever_waits(tiny: Path) -> None:
+    """A reply, a count and a start that wait all hear of it; the engine starts again."""
+    engine = LocalEngine(str(tiny), context=8000)
+    async for _ in engine.start():
+        pass
+    seen: list[AnyEvent] = []
+    async for event in engine.chat(ask(tokens=5000, temperature=1.0, seed=4)):
+        seen.append(event)
+        if isinstance(event, Decode) and engine.pid is not None:
+            os.kill(engine.pid, signal.SIGSTOP)  # it hangs: only a kill ends it
+            counting = asyncio.ensure_future(engine.count("x"))
+            await asyncio.sleep(0)
+            await engine.close()
+    error, end = seen[-2:]
+    assert isinstance(error, Error) and "/restart" in error.message
+    assert isinstance(end, TurnEnd) and end.stop == "error"
+    with pytest.raises(EngineCrashed):
+        await counting
+
+    loading = engine.start()
+    await anext(loading)
+    waiting = asyncio.ensure_future(drain(loading))
+    await asyncio.sleep(0)
+    await engine.close()
+    with pytest.raises(EngineCrashed):
+        await waiting
+    async for _ in engine.start():
+        pass
+    assert tokens_of(await collect(engine, ask(turn=3))) > 0
+    await engine.close()
+
+
+async def drain(events: AsyncIterator[AnyEvent]) -> None:
+    async for _ in events:
+        pass
+
+
 FRONT_END = """
 import asyncio, sys
 from lingchat.engines.api import ChatRequest, Message, Sampling
@@ -230,6 +267,25 @@ async def fails_to_start(model: object, error: type[LingchatError], match: str, 
                 pass
     finally:
         await engine.close()
+
+
+async def test_a_death_before_anyone_listens_is_told_once(tmp_path: Path) -> None:
+    engine = LocalEngine(str(tmp_path / "nowhere.gguf"))
+    engine.spawn()
+    assert engine._process is not None
+    engine._process.wait()
+    with pytest.raises(ModelNotFound):
+        await drain(engine.start())
+    await engine.close()
+
+
+async def test_a_log_that_cannot_be_written_is_named(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LINGCHAT_HOME", str(tmp_path / "file"))
+    with pytest.raises(DiskError, match="worker-"):
+        LocalEngine(str(tiny)).spawn()
 
 
 async def test_what_cannot_be_loaded_is_named(tiny: Path, tmp_path: Path) -> None:
