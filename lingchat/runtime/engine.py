@@ -83,8 +83,9 @@ class Runtime:
         self._ops.set_vocabulary(self.formats.vocab_size)
         with torch.inference_mode():
             self._model = build(weights, self._ops)
-            state = State(self._model.state_spec(self.context + DEEPEST_DRAFT + 1), self._ops, kv_bytes)
-        self._drafter = LookupDrafter(self._ops)
+            self._drafter = LookupDrafter(self._ops)
+            rows = self.context + DEEPEST_DRAFT + 1
+            state = State(self._model.state_spec(rows), self._drafter.state_spec(rows), self._ops, kv_bytes)
         width = min(DEEPEST_DRAFT + 1, self._ops.max_width)
         self._rounds = Rounds(self._ops, self._model, state, self._drafter, width, PREFILL_CHUNK)
         self._driver = EagerDriver(self._ops, self._rounds)

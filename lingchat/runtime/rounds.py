@@ -31,7 +31,7 @@ class Rounds:
             return ops.allocate(BufferSpec(name, (size,), "i32"))
 
         self.cursor = Cursor(
-            history=integers("history", state.spec.capacity + width + 1),
+            history=integers("history", state.capacity + width + 1),
             length=integers("length", 1),
             left=integers("left", 1),
             done=integers("done", 1),
@@ -60,8 +60,8 @@ class Rounds:
         self._ops.fill(self._chunk_ids, ids)
         self._ops.fill(self._chunk_count, [len(ids)])
         self._logits, taps = self._model.prefill(self._chunk_ids, len(ids), self.state)
+        self._drafter.absorb(taps, self._chunk_count, self.state)
         self.state.commit(self._chunk_count)
-        self._drafter.absorb(taps, self._chunk_count)
 
     def first(self) -> None:
         """The first token of the reply, from the last chunk's last row: a round without drafts or rows of its own."""
@@ -76,13 +76,13 @@ class Rounds:
 
     def draft(self, limit: int) -> int:
         """Propose up to `limit` tokens; the number of rows that `verify` has to compute."""
-        self._drafter.propose(self.cursor, min(limit, self.width - 1), self._draft)
+        self._drafter.propose(self.cursor, self._sampler, min(limit, self.width - 1), self.state, self._draft)
         return self._ops.draft_rows(self.cursor, self._draft, self._ids)
 
     def verify(self, n_rows: int) -> None:
         """Run the model over anchor and drafts, keep what holds, make it permanent, hand it to the ring."""
         logits, taps = self._model.verify(self._ids, n_rows, self.state)
         self._ops.accept(logits, self._ids, self._draft, self._sampler, self.cursor)
+        self._drafter.absorb(taps, self.cursor.count, self.state)
         self.state.commit(self.cursor.count)
-        self._drafter.absorb(taps, self.cursor.count)
         self._ops.emit(self.cursor, self.ring)

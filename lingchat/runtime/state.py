@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from lingchat.runtime.ops.protocol import Buffer, BufferSpec, KVCache, Ops
 
@@ -59,6 +58,14 @@ class State:
         self._ops.fill(self.length, [snapshot.length])
 
     def bytes(self) -> int:
-        return (
-            sum(2 * prod((heads, self.spec.capacity, width)) for heads, width in self.spec.layers) * self._element_bytes
-        )
+        return self._bytes
+
+
+def _allocate(spec: StateSpec, owner: str, ops: Ops) -> Sequence[KVCache]:
+    def rows(name: str, heads: int, width: int) -> Buffer:
+        return ops.allocate(BufferSpec(f"{owner}.{name}", (heads, spec.capacity, width), "cache"))
+
+    return tuple(
+        KVCache(rows(f"keys.{i}", heads, width), rows(f"values.{i}", heads, width))
+        for i, (heads, width) in enumerate(spec.layers)
+    )

@@ -26,8 +26,9 @@ class Bench:
         self.ops = TorchOps(dtype)
         with torch.inference_mode():
             self.model = build(open_weights(path), self.ops)
-            self.state = State(self.model.state_spec(capacity), self.ops, 4)
-            self.rounds = Rounds(self.ops, self.model, self.state, LookupDrafter(self.ops), width, chunk)
+            drafter = LookupDrafter(self.ops)
+            self.state = State(self.model.state_spec(capacity), drafter.state_spec(capacity), self.ops, 4)
+            self.rounds = Rounds(self.ops, self.model, self.state, drafter, width, chunk)
         self.driver = EagerDriver(self.ops, self.rounds)
 
     def reset(self, length: int = 0) -> None:

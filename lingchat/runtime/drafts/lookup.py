@@ -6,8 +6,11 @@ proposed with certainty. It pays on edits, quotes and code, and proposes nothing
 
 from __future__ import annotations
 
+from typing import Any
+
 from lingchat.runtime.models.base import Taps
 from lingchat.runtime.ops.protocol import Buffer, Cursor, DraftBuffer, Ops
+from lingchat.runtime.state import State, StateSpec
 
 LONGEST_SUFFIX = 4  # tokens; longer agreement does not choose better
 
@@ -18,11 +21,14 @@ class LookupDrafter:
     def __init__(self, ops: Ops) -> None:
         self._ops = ops
 
-    def propose(self, cursor: Cursor, limit: int, out: DraftBuffer) -> None:
+    def state_spec(self, capacity: int) -> StateSpec:
+        return StateSpec((), capacity)
+
+    def propose(self, cursor: Cursor, sampler: Any, limit: int, state: State, out: DraftBuffer) -> None:
         if limit == 0:
             self._ops.no_draft(out)
         else:
             self._ops.lookup(cursor, out, LONGEST_SUFFIX, limit)
 
-    def absorb(self, taps: Taps, count: Buffer) -> None:
+    def absorb(self, taps: Taps, count: Buffer, state: State) -> None:
         """Nothing to learn: the history is the cursor's."""
