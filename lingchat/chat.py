@@ -13,13 +13,13 @@ from typing import Literal
 from lingchat.config import Settings
 from lingchat.engines.api import ChatRequest, Engine, Message, ModelInfo, Sampling, Spec
 from lingchat.errors import ContextOverflow, DiskError, SessionError, UsageError
-from lingchat.events import AnyEvent, Error, Reasoning, RunEnd, Text, TurnEnd, Warn, now_ns
+from lingchat.events import AnyEvent, Error, Reasoning, RunEnd, Stall, Text, TurnEnd, Warn, now_ns
 from lingchat.session import Node, Reply, Session
 from lingchat.stats import RunStats, footer, summary
 from lingchat.trace import TraceWriter
 
 # Refused before anything was computed: such a message leaves no mark in the session.
-_REFUSED = (ContextOverflow.code, UsageError.code)
+REFUSED = (ContextOverflow.code, UsageError.code)
 
 
 class Chat:
@@ -115,8 +115,11 @@ class Chat:
             trace = self.trace
             self._keep(lambda: trace.write(event))
 
-    def tick(self, now_ns: int) -> None:
-        """To be called a few times a second while a reply streams: writes what waits, notes a silence too long."""
+    def tick(self, now_ns: int) -> Stall | None:
+        """To be called a few times a second while a reply streams: writes what waits, notes a silence too long.
+
+        Gives that silence, as long as it lasts.
+        """
         trace, reply = self.trace, self._reply
         if trace is not None:
             self._keep(lambda: trace.tick(now_ns))
@@ -127,6 +130,7 @@ class Chat:
         if stall is not None and not self._stalled:
             self.note(stall)  # once a silence
         self._stalled = stall is not None
+        return stall
 
     def _keep(self, write: Callable[[], object]) -> None:
         """Write to a file. A full disk costs the record, not the reply: what is unwritten stays in memory, the next
@@ -170,7 +174,7 @@ class Chat:
                 async for event in events:
                     if accepted is None:
                         # The first word of the engine: what it refuses was never said.
-                        accepted = not (isinstance(event, Error) and event.code in _REFUSED)
+                        accepted = not (isinstance(event, Error) and event.code in REFUSED)
                         if accepted:
                             self._begin_reply(text, parent)
                     self.note(event)
