@@ -13,21 +13,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from lingchat.machine import processor_name
+
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("lingchat", "torch", "textual", "xllamacpp", "tokenizers")
 
 
 def machine() -> dict[str, Any]:
     """Processor, cores, memory, versions and what else was running."""
-    cpu = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
-        ]
-        cpu = names[0] if names else cpu
     return {
-        "cpu": cpu,
+        "cpu": processor_name(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

@@ -6,10 +6,8 @@ Knows nothing of screens or streams; the engine is given.
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 
 from lingchat import __version__
 from lingchat.chat import Chat
@@ -17,6 +15,7 @@ from lingchat.config import Settings, paths
 from lingchat.engines.api import Engine
 from lingchat.errors import SessionError
 from lingchat.events import RunStart, now_ns
+from lingchat.machine import machine
 from lingchat.session import Session, SessionStore
 from lingchat.trace import TraceWriter, new_run_id
 
@@ -58,19 +57,3 @@ def _session(last: bool, resume: str | None) -> Session:
     if resume is not None:
         return store.open(resume)
     return store.create()
-
-
-def machine() -> str:
-    """Processor, threads and system, as a trace and a replayed figure name them."""
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{_processor()}, {threads} threads, {platform.system()} {platform.machine()}"
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return " ".join(line.partition(":")[2].split())
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or "unknown processor"

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import platform
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-CPUINFO = Path("/proc/cpuinfo")
+from lingchat.machine import CPUINFO, output, processor_name, usable_threads
+
 NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
-TIMEOUT_S = 10.0  # nvidia-smi needs seconds when no process keeps the driver loaded
 
 # What the kernels can make use of, by the name that Linux gives it; x86 first, then arm64.
 INSTRUCTION_SETS = {
@@ -47,20 +46,19 @@ _APPLE = {
 
 def processor() -> dict[str, Any]:
     """Name, physical cores, threads, threads this process may use, the container's limit in cores, instruction sets."""
-    found: dict[str, Any] = {"name": "", "cores": 0, "threads": os.cpu_count() or 0}
-    found["usable_threads"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else found["threads"]
+    found: dict[str, Any] = {"name": processor_name(), "cores": 0, "threads": os.cpu_count() or 0}
+    found["usable_threads"] = usable_threads()
     found["core_limit"] = core_limit(Path("/sys/fs/cgroup/cpu.max"))
     if CPUINFO.exists():
         found |= parse_cpuinfo(CPUINFO.read_text())
     elif sys.platform == "darwin":
         found |= _apple()
-    found["name"] = found["name"] or platform.processor() or platform.machine()
     found["system"] = f"{platform.system()} {platform.release()} {platform.machine()}"
     return found
 
 
 def parse_cpuinfo(text: str) -> dict[str, Any]:
-    """Name, physical cores and instruction sets from Linux's /proc/cpuinfo. arm64 has neither a name nor core ids."""
+    """Physical cores and instruction sets from Linux's /proc/cpuinfo. arm64 has no core ids."""
     blocks = [dict(re.findall(r"^([^:\n\t]+?)\s*:\s*(.*)$", block, re.MULTILINE)) for block in text.split("\n\n")]
     blocks = [block for block in blocks if "processor" in block]
     first = blocks[0] if blocks else {}
@@ -69,7 +67,6 @@ def parse_cpuinfo(text: str) -> dict[str, Any]:
     }
     flags = set(f"{first.get('flags', '')} {first.get('Features', '')}".split())
     return {
-        "name": " ".join(first.get("model name", "").split()),
         "cores": len(cores) or len(blocks),
         "instruction_sets": [shown for flag, shown in INSTRUCTION_SETS.items() if flag in flags],
     }
@@ -86,16 +83,15 @@ def core_limit(file: Path) -> float:
 
 def _apple() -> dict[str, Any]:
     return {
-        "name": _output("sysctl", "-n", "machdep.cpu.brand_string"),
-        "cores": int(_output("sysctl", "-n", "hw.physicalcpu") or 0),
-        "instruction_sets": [shown for switch, shown in _APPLE.items() if _output("sysctl", "-n", switch) == "1"],
+        "cores": int(output("sysctl", "-n", "hw.physicalcpu") or 0),
+        "instruction_sets": [shown for switch, shown in _APPLE.items() if output("sysctl", "-n", switch) == "1"],
     }
 
 
 def gpus() -> dict[str, Any]:
     """NVIDIA GPUs by the driver's own tool; without it, by the device nodes and the driver's version file."""
     query = "--query-gpu=name,memory.total,driver_version"
-    lines = _output("nvidia-smi", query, "--format=csv,noheader,nounits").splitlines()
+    lines = output("nvidia-smi", query, "--format=csv,noheader,nounits").splitlines()
     rows = [[cell.strip() for cell in line.split(",")] for line in lines]
     devices = [{"name": row[0], "memory": int(row[1]) << 20} for row in rows if len(row) == 3 and row[1].isdigit()]
     nodes = sorted(str(node) for node in Path("/dev").glob("nvidia[0-9]*"))
@@ -109,14 +105,3 @@ def _driver(file: Path) -> str:
     except OSError:
         return ""  # no driver is loaded
     return match[1] if match else ""
-
-
-def _output(*command: str) -> str:
-    """What a tool prints; empty when it is not installed, fails, or hangs."""
-    try:
-        result = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return result.stdout.strip() if result.returncode == 0 else ""

@@ -23,18 +23,18 @@ ARM = "".join(
 
 def test_hyperthreads_are_not_cores() -> None:
     found = device.parse_cpuinfo(INTEL)
-    assert (found["name"], found["cores"]) == ("Intel(R) Xeon(R) CPU", 2)
+    assert found["cores"] == 2
     assert found["instruction_sets"] == ["AVX2", "FMA", "AVX-512F", "AVX-512BW", "AVX-512 VNNI", "AMX INT8"]
 
 
-def test_arm_has_features_and_no_name() -> None:
+def test_arm_has_features_and_no_core_ids() -> None:
     found = device.parse_cpuinfo(ARM)
-    assert (found["name"], found["cores"]) == ("", 3)
+    assert found["cores"] == 3
     assert found["instruction_sets"] == ["NEON", "dot product", "I8MM", "BF16", "SVE"]
 
 
 def test_an_empty_cpuinfo() -> None:
-    assert device.parse_cpuinfo("") == {"name": "", "cores": 0, "instruction_sets": []}
+    assert device.parse_cpuinfo("") == {"cores": 0, "instruction_sets": []}
 
 
 @pytest.mark.parametrize(
