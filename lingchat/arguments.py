@@ -1,14 +1,12 @@
 """The command lines' own parser: argparse, with an error that suggests the nearest option, and a short help.
 
-Knows nothing of what the options mean, and of terminals only whether there is one.
+Knows nothing of what the options mean.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import os
-import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -37,6 +35,11 @@ class Parser(argparse.ArgumentParser):
         close = difflib.get_close_matches(option, self._option_string_actions, n=1)
         return f"there is no option {option}" + (f", did you mean {close[0]}?" if close else "")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse does it, but a failed write is no success: `lingchat -h >/dev/full` has printed nothing."""
+        if message and file is not None:
+            file.write(message)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} ({self.prog} -h lists what there is)")
 
@@ -52,13 +55,3 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
             return super()._format_action_invocation(action)
         value = self._format_args(action, self._get_default_metavar_for_optional(action))
         return f"{', '.join(action.option_strings)} {value}"
-
-
-def need_screen(otherwise_output: str, otherwise_input: str) -> None:
-    """Raises UsageError with what to do instead when this process cannot show a screen and read keys."""
-    if not sys.stdout.isatty():
-        raise UsageError(f"standard output is not a terminal, so there is no screen: {otherwise_output}")
-    if not sys.stdin.isatty():
-        raise UsageError(f"standard input is not a terminal, so no keys can be read: {otherwise_input}")
-    if os.environ.get("TERM", "") in ("", "dumb"):
-        raise UsageError(f"this terminal (TERM=dumb) cannot show a screen: {otherwise_output}")

@@ -7,26 +7,19 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lingchat import __version__
-from lingchat.arguments import Parser, need_screen
-from lingchat.errors import LingchatError, UsageError
+from lingchat.arguments import Parser
+from lingchat.errors import EXIT_CODES, EXIT_INTERRUPT, EXIT_PIPE, LingchatError, UsageError
+from lingchat.streams import guarded_stdout, keep_open, need_screen
 
 if TYPE_CHECKING:
     from lingchat.config import Settings
     from lingchat.engines.api import Engine
-
-EXIT_PIPE = 141  # as a shell reports a program that a closed pipe ended
-
-
-EXIT_CODES = (
-    "exit codes: 0 done, 1 unexpected or disk full, 2 usage, 3 configuration, 4 engine or model,\n"
-    "9 prompt over the context, 124 time limit, 130 stopped, 141 reader of standard output gone"
-)
 
 
 class Command(NamedTuple):
@@ -48,44 +41,43 @@ COMMANDS: dict[str, Command] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's); the exit code."""
-    _keep_standard_streams()
+    keep_open()
     words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with guarded_stdout():
+            return _run(words)
+    except LingchatError as problem:
+        from lingchat.notes import Notes
+
+        Notes().say(str(problem), error=True)
+        return problem.exit_code
+    except BrokenPipeError:
+        return EXIT_PIPE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPT
+
+
+def _run(words: list[str]) -> int:
     try:
         if words and words[0] in COMMANDS:
             code: int = importlib.import_module(COMMANDS[words[0]].module).main(words[1:])
             return code
         return _chat(words)
-    except LingchatError as problem:
-        from lingchat.headless.notes import Notes
-
-        Notes().say(str(problem), error=True)
-        return problem.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would raise once more at exit
-        return EXIT_PIPE
-    except KeyboardInterrupt:
-        return 130
-
-
-def _keep_standard_streams() -> None:
-    """A closed standard descriptor becomes the null device, so that no file of ours is taken for it."""
-    for fd in (0, 1, 2):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: this one
+    except SystemExit as end:  # argparse has printed a help or the version
+        return int(end.code or 0)
 
 
 def parser() -> Parser:
     """The options of a chat and of `-p`."""
     commands = "\n".join(f"  {command.usage:<36} {command.help}" for command in COMMANDS.values())
+    codes = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     parse = Parser(
         "lingchat",
         usage="lingchat [PROMPT] [options]      the chat screen; PROMPT is sent first\n"
         "       lingchat -p PROMPT [options]    one reply to standard output\n"
         "       lingchat COMMAND -h             help of a command",
         description="A terminal chat with its own runtime that shows every token's latency.",
-        epilog=f"commands:\n{commands}\n\n{EXIT_CODES}",
+        epilog=f"commands:\n{commands}\n\n" + textwrap.fill(f"exit codes: {codes}", 98, subsequent_indent="  "),
     )
     parse.add_argument("prompt", nargs="?", metavar="PROMPT", help=argparse.SUPPRESS)
     parse.add_argument("--version", action="version", version=f"lingchat {__version__}", help="show the version")

@@ -1,4 +1,4 @@
-"""Every error a user can meet, each with the exit code it ends a command with.
+"""Every error a user can meet, each with the exit code it ends a command with; and all the exit codes there are.
 
 An error is raised where its cause is known. Its text is one or two sentences: what is wrong, named exactly, and
 what to do next. It crosses the engine's pipe as an `events.Error` with the same `code` and text.
@@ -8,12 +8,54 @@ Knows nothing of the rest of the package.
 
 from __future__ import annotations
 
+import signal
+
+EXIT_UNEXPECTED = 1
+EXIT_USAGE = 2
+EXIT_INVALID = 3
+EXIT_ENGINE = 4
+EXIT_CONTEXT = 9
+EXIT_TIMEOUT = 124
+# From here on as a shell reports a program that a signal ended: 128 and the signal's number.
+EXIT_HANGUP = 129
+EXIT_INTERRUPT = 130
+EXIT_QUIT = 131
+EXIT_PIPE = 141
+EXIT_TERM = 143
+
+EXIT_CODES: dict[int, str] = {
+    0: "done",
+    EXIT_UNEXPECTED: "unexpected error, disk full",
+    EXIT_USAGE: "usage",
+    EXIT_INVALID: "setting, session, run or inspected model invalid",
+    EXIT_ENGINE: "engine or model",
+    EXIT_CONTEXT: "prompt over the context",
+    EXIT_TIMEOUT: "time limit",
+    EXIT_HANGUP: "terminal gone",
+    EXIT_INTERRUPT: "stopped",
+    EXIT_QUIT: "quit signal",
+    EXIT_PIPE: "reader of standard output gone",
+    EXIT_TERM: "terminated",
+}
+
+# The signals that end lingchat in order.
+SIGNAL_EXITS: dict[int, int] = {
+    int(getattr(signal, name)): code
+    for name, code in (
+        ("SIGHUP", EXIT_HANGUP),
+        ("SIGINT", EXIT_INTERRUPT),
+        ("SIGQUIT", EXIT_QUIT),
+        ("SIGTERM", EXIT_TERM),
+    )
+    if hasattr(signal, name)
+}
+
 
 class LingchatError(Exception):
     """Base of all expected errors. `code` is stable and machine-readable; `exit_code` is the process status."""
 
     code = "unexpected"
-    exit_code = 1
+    exit_code = EXIT_UNEXPECTED
 
 
 class DiskError(LingchatError):
@@ -26,21 +68,21 @@ class UsageError(LingchatError):
     """The command line or a slash command cannot be understood."""
 
     code = "usage"
-    exit_code = 2
+    exit_code = EXIT_USAGE
 
 
 class ConfigError(LingchatError):
     """A setting, or a model's own configuration, is invalid."""
 
     code = "config"
-    exit_code = 3
+    exit_code = EXIT_INVALID
 
 
 class EngineError(LingchatError):
     """The engine cannot start, cannot load, or died."""
 
     code = "engine"
-    exit_code = 4
+    exit_code = EXIT_ENGINE
 
 
 class ModelNotFound(EngineError):
@@ -89,31 +131,29 @@ class ContextOverflow(LingchatError):
     """The prompt does not fit the model's context."""
 
     code = "context_overflow"
-    exit_code = 9
+    exit_code = EXIT_CONTEXT
 
 
 class SessionError(LingchatError):
     """A session is missing, locked by another writer, or damaged."""
 
     code = "session"
-    exit_code = 3
+    exit_code = EXIT_INVALID
 
 
 class TraceError(LingchatError):
     """A trace is missing or is not a trace."""
 
     code = "trace"
-    exit_code = 3
+    exit_code = EXIT_INVALID
 
 
 class Cancelled(LingchatError):
     """The user stopped the request."""
 
     code = "cancelled"
-    exit_code = 130
+    exit_code = EXIT_INTERRUPT
 
-
-EXIT_TIMEOUT = 124
 
 _BY_CODE: dict[str, type[LingchatError]] = {}
 

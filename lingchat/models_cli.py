@@ -20,14 +20,13 @@ from lingchat.catalog.about import NFC, About, look
 from lingchat.catalog.headers import read_gguf, read_safetensors_folder
 from lingchat.catalog.store import Progress
 from lingchat.config import paths
-from lingchat.errors import LingchatError, ModelNotFound, UsageError
+from lingchat.errors import EXIT_INVALID, LingchatError, ModelNotFound, UsageError
 from lingchat.events import Engine, now_ns
-from lingchat.headless.notes import Notes
+from lingchat.notes import Notes
 from lingchat.visible import visible, visible_line
 
 ACTIONS = ("list", "show", "add", "rm", "inspect")
 SCHEMA_VERSION = 1
-_EXIT_INVALID = 3  # an inspected model does not run here
 _SOURCES = {
     "default": "default",
     "lingchat": "added",
@@ -232,7 +231,7 @@ def _inspect(path: Path, as_json: bool) -> int:
         if keys:
             print()
             _pairs([(key, _brief(value)) for key, value in keys.items()])
-    return _EXIT_INVALID if about.problem in ("damaged", "unsupported") else 0
+    return EXIT_INVALID if about.problem in ("damaged", "unsupported") else 0
 
 
 def _contents(path: Path) -> tuple[dict[str, Any], dict[str, int], int]:

@@ -14,7 +14,8 @@ PACKAGE = ROOT / "lingchat"
 
 # From the ground up. A file may import from its own floor and those below it. The longest prefix decides.
 FLOORS: list[tuple[str, ...]] = [
-    ("errors", "events", "visible", "journal", "arguments"),
+    ("errors", "events", "visible", "journal", "machine"),
+    ("arguments", "notes", "streams"),
     ("config", "config_fields"),
     ("kernels",),
     ("stats", "trace", "session", "catalog", "engines.api", "engines.wire"),

@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from lingchat import __version__
+from lingchat import __version__, errors
 from lingchat.cli import COMMANDS, main, parser
 from lingchat.config import load_settings, paths
 from lingchat.config_cli import set_value
-from lingchat.errors import ConfigError, LingchatError, UsageError
+from lingchat.errors import EXIT_PIPE, EXIT_UNEXPECTED, ConfigError, LingchatError, UsageError
+from lingchat.opening import run_start
 from lingchat.session import SessionStore
+from lingchat.trace import TraceWriter
+
+full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 
 
 def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -125,10 +129,81 @@ def test_starting_a_command_imports_neither_screens_nor_torch() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_closed_reader_ends_a_listing_quietly() -> None:
-    command = f"{sys.executable} -m lingchat config show | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=30)
-    assert done.returncode in (0, 141) and done.stderr == b""
+def test_a_closed_reader_ends_a_listing_quietly(conversation: str) -> None:
+    session = SessionStore(paths().sessions).open(conversation)
+    session.add("user", "long " * 100_000)  # more than any pipe holds: the reader is gone before all is written
+    session.close()
+    command = f"{sys.executable} -m lingchat sessions show last | head -c 9; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=30, env=buffered())
+    assert (done.returncode, done.stderr) == (EXIT_PIPE, b"")
+
+
+def buffered(**more: str) -> dict[str, str]:
+    """The environment with Python's usual buffers, whatever this test run has."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | more
+
+
+def on_full_disk(*argv: str, typed: str = "", **env: str) -> tuple[int, list[str]]:
+    """Exit code and lines of standard error of a command whose standard output cannot be written."""
+    command = [sys.executable, "-m", "lingchat", *argv]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command, input=typed, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, env=buffered(**env)
+        )
+    return done.returncode, done.stderr.splitlines()
+
+
+LISTINGS = [
+    ["config", "show"],
+    ["sessions", "list"],
+    ["sessions", "show", "last"],
+    ["sessions", "export", "last"],
+    ["models", "show", "default"],
+    ["models", "show", "default", "--output", "json"],
+    ["stats", "last"],
+    ["doctor"],
+    ["-h"],
+    ["--version"],
+]
+
+
+@full_device
+@pytest.mark.parametrize("argv", LISTINGS, ids=" ".join)
+def test_a_listing_on_a_full_disk_is_one_line_of_error(conversation: str, argv: list[str]) -> None:
+    TraceWriter.create(paths().runs, run_start(load_settings(env={}))).close()
+    code, said = on_full_disk(*argv)
+    assert (code, len(said)) == (EXIT_UNEXPECTED, 1), said
+    assert "standard output" in said[0] and "No space left" in said[0]
+
+
+@full_device
+@pytest.mark.parametrize("argv", [["sessions", "show", "last"], ["-h"]], ids=" ".join)
+def test_a_full_disk_is_noticed_while_a_listing_is_written(conversation: str, argv: list[str]) -> None:
+    session = SessionStore(paths().sessions).open(conversation)
+    session.add("user", "long " * 100_000)
+    session.close()
+    for env in ({}, {"PYTHONUNBUFFERED": "1"}):
+        code, said = on_full_disk(*argv, **env)
+        assert (code, len(said)) == (EXIT_UNEXPECTED, 1), said
+
+
+@full_device
+def test_line_mode_on_a_full_disk_ends_with_one_line_of_error(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('{"turns": [{"text": "an answer"}]}')
+    code, said = on_full_disk("--plain", typed="x\n", LINGCHAT_ENGINE=f"scripted:{script}")
+    assert (code, len(said)) == (EXIT_UNEXPECTED, 1), said
+    assert "standard output" in said[0]
+
+
+def test_the_help_names_every_exit_code(capsys) -> None:
+    def codes(kind: type[LingchatError]) -> set[int]:
+        return {kind.exit_code}.union(*(codes(sub) for sub in kind.__subclasses__()))
+
+    named = {value for name, value in vars(errors).items() if name.startswith("EXIT_") and isinstance(value, int)}
+    assert codes(LingchatError) | named | set(errors.SIGNAL_EXITS.values()) | {0} == set(errors.EXIT_CODES)
+    out = " ".join(told(capsys, "-h")[1].split())
+    assert all(f"{code} {meaning}" in out for code, meaning in errors.EXIT_CODES.items())
 
 
 def test_closed_standard_streams_do_no_harm(tmp_path: Path) -> None:

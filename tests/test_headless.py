@@ -19,8 +19,8 @@ import pytest
 from lingchat import events as ev
 from lingchat.errors import UsageError
 from lingchat.headless.job import message
-from lingchat.headless.notes import Notes
 from lingchat.headless.stdin import read_stdin
+from lingchat.notes import Notes
 from lingchat.session import SessionStore
 from lingchat.stats import timings
 from lingchat.trace import list_runs, read_trace

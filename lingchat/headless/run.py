@@ -1,8 +1,7 @@
 """Runs a job: prompt in, result out, and an exit code that says what happened.
 
-Exit codes are those of `errors`; besides, 124 for `--timeout`, 129 to 143 for signals, and 141 when the reader of
-standard output has gone, as a shell reports a program that a closed pipe ended. An interrupted reply keeps its text:
-in the session, on standard output, in the JSON object. A file given with `-o` is only replaced by a whole reply.
+Exit codes are those of `errors`. An interrupted reply keeps its text: in the session, on standard output, in the JSON
+object. A file given with `-o` is only replaced by a whole reply.
 
 Knows the chat; knows nothing of how it was opened.
 """
@@ -11,29 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
 
 from lingchat.chat import Chat
 from lingchat.config import Settings
-from lingchat.errors import EXIT_TIMEOUT, LingchatError, from_code
+from lingchat.errors import EXIT_PIPE, EXIT_TIMEOUT, EXIT_UNEXPECTED, SIGNAL_EXITS, LingchatError, from_code
 from lingchat.events import Engine, Error, RunStart, Warn, now_ns
 from lingchat.headless.job import Job, message, read_attachments
-from lingchat.headless.notes import Notes
 from lingchat.headless.result import Form, Outcome, make_form
 from lingchat.headless.sink import OutFile, Sink, Stdout, StdoutClosed
 from lingchat.headless.stdin import read_stdin
+from lingchat.notes import Notes
 from lingchat.stats import RunStats, report
 
-EXIT_PIPE = 141
 STOP_GRACE_S = 2.0  # for the engine to answer a cancel
-SIGNALS = {
-    int(getattr(signal, name)): 128 + int(getattr(signal, name))
-    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM")
-    if hasattr(signal, name)
-}
 
 ChatOpener = Callable[[], Chat]
 
@@ -60,7 +52,7 @@ class _Run:
 
     async def main(self) -> int:
         loop = asyncio.get_running_loop()
-        for number, code in SIGNALS.items():
+        for number, code in SIGNAL_EXITS.items():
             loop.add_signal_handler(number, self._interrupt, code)
         if self._job.timeout_s is not None:
             loop.call_later(self._job.timeout_s, self._interrupt, EXIT_TIMEOUT)
@@ -84,7 +76,9 @@ class _Run:
         try:
             await self._work
         except asyncio.CancelledError:
-            self._outcome.exit = self._stop or 1  # a reader that has stopped reading; a signal ended the wait
+            self._outcome.exit = (
+                self._stop or EXIT_UNEXPECTED
+            )  # a reader that has stopped reading; a signal ended the wait
         await self._close_chat()
         return self._outcome.exit
 

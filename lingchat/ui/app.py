@@ -18,7 +18,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 
 from lingchat.config import Settings, paths
-from lingchat.errors import ConfigError
+from lingchat.errors import EXIT_HANGUP, ConfigError
 from lingchat.events import now_ns
 from lingchat.session import SessionStore
 from lingchat.ui import clipboard
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from lingchat.chat import Chat
 
 CLOSE_TIMEOUT_S = 5.0
-HANGUP = 129
 
 
 class LingchatApp(App[None], inherit_bindings=False):
@@ -150,7 +149,7 @@ class LingchatApp(App[None], inherit_bindings=False):
 
     def terminal_lost(self) -> None:
         """The terminal went away without a signal."""
-        self.exit(return_code=HANGUP)
+        self.exit(return_code=EXIT_HANGUP)
 
     def _fatal_error(self) -> None:
         """An error nobody caught: a plain traceback after the terminal is back, instead of Textual's with locals."""

@@ -18,8 +18,9 @@ from contextlib import aclosing
 from lingchat import events as ev
 from lingchat.chat import Chat
 from lingchat.config import Settings, paths
-from lingchat.errors import DiskError, LingchatError, from_code
+from lingchat.errors import EXIT_INTERRUPT, EXIT_PIPE, SIGNAL_EXITS, DiskError, LingchatError, from_code
 from lingchat.session import SessionStore
+from lingchat.streams import StdoutFailed, write_stdout
 from lingchat.ui.commands import Call, Unknown, parse
 from lingchat.ui.history import History
 from lingchat.ui.plain_commands import Commands
@@ -27,8 +28,6 @@ from lingchat.ui.plain_input import Lines, PipeLines, TerminalLines
 from lingchat.ui.plain_strip import BARS, Spark, strip_line
 from lingchat.visible import visible
 
-EXIT_PIPE = 141
-SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _DOING = {"download": "downloading", "load": "loading", "compile": "compiling"}
 TOLD_EVERY = 0.25  # of a download
 
@@ -36,13 +35,7 @@ TOLD_EVERY = 0.25  # of a download
 def run_plain(chat: Chat, settings: Settings, first_prompt: str | None = None) -> int:
     """Chat line by line until the end of input; the exit code. The chat is closed on every way out."""
     store = SessionStore(paths().sessions) if chat.session is not None else None
-    try:
-        return asyncio.run(PlainChat(chat, settings, store).main(first_prompt))
-    finally:
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would raise once more at exit
+    return asyncio.run(PlainChat(chat, settings, store).main(first_prompt))
 
 
 class PlainChat:
@@ -70,8 +63,8 @@ class PlainChat:
     async def main(self, first_prompt: str | None) -> int:
         self._main = asyncio.current_task()
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._leave, 128 + number)
+        for number, exit_code in SIGNAL_EXITS.items():
+            loop.add_signal_handler(number, self._leave, exit_code)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         try:
             self.say("lingchat, line mode. /help lists commands, ctrl-c stops a reply, ctrl-d leaves.")
@@ -89,17 +82,23 @@ class PlainChat:
                     break
                 await self.take(text)
         except KeyboardInterrupt:
-            self._code = 130
+            self._code = EXIT_INTERRUPT
         except BrokenPipeError:
             self._code = EXIT_PIPE
         except asyncio.CancelledError:
             if not self._code:
                 raise
+        except StdoutFailed as problem:
+            await self._end(problem.exit_code)
+            raise
         code = self._code or (0 if self._interactive else self._failed)
+        await self._end(code)
+        return code
+
+    async def _end(self, code: int) -> None:
         if self._loading is not None:
             self._loading.cancel()
         await self.chat.close(code)
-        return code
 
     def _interrupt(self) -> None:
         """Ctrl-c while no prompt reads keys."""
@@ -107,7 +106,7 @@ class PlainChat:
             self._stopping = True
             self.chat.cancel()
         else:
-            self._leave(130)
+            self._leave(EXIT_INTERRUPT)
 
     def _leave(self, code: int) -> None:
         self._code = self._code or code
@@ -120,7 +119,7 @@ class PlainChat:
 
     def say(self, text: str) -> None:
         """A line of ours."""
-        print(visible(text), flush=True)
+        write_stdout(visible(text) + "\n")
 
     def fail(self, problem: LingchatError) -> None:
         self._failed = self._failed or problem.exit_code
@@ -237,7 +236,7 @@ class PlainChat:
 
 def _write(text: str) -> None:
     if text:
-        print(visible(text), end="", flush=True)
+        write_stdout(visible(text))
 
 
 def _draws(glyphs: str) -> bool:

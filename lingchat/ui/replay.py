@@ -14,10 +14,11 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.timer import Timer
 
-from lingchat.arguments import Parser, need_screen
+from lingchat.arguments import Parser
 from lingchat.chat import Chat
 from lingchat.config import Settings, load_settings
 from lingchat.engines.scripted import ScriptedEngine
+from lingchat.streams import need_screen
 from lingchat.trace import Trace, find_run, read_trace
 from lingchat.ui.app import CLOSE_TIMEOUT_S, LingchatApp
 from lingchat.ui.signals import SignalGuard

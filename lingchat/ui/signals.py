@@ -2,7 +2,7 @@
 
 The first signal asks the app to end in order. If it has not within `grace_s` (a blocked loop, a hung engine), or when
 a second one comes, the terminal is put in order past the app and the process ends at once; the engine's worker ends
-by itself when its pipe closes. Exit codes: 143 TERM, 129 HUP, 131 QUIT, 130 INT.
+by itself when its pipe closes.
 
 Knows nothing of what the app shows.
 """
@@ -17,18 +17,13 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+from lingchat.errors import EXIT_UNEXPECTED, SIGNAL_EXITS
 from lingchat.ui.terminal import LEAVE_SEQUENCE, write_directly
 
 try:
     import termios
 except ImportError:  # not a POSIX system: there are no terminal attributes to keep
     termios = None  # type: ignore[assignment]
-
-EXIT_CODES: dict[int, int] = {
-    int(getattr(signal, name)): 128 + int(getattr(signal, name))
-    for name in ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGINT")
-    if hasattr(signal, name)
-}
 
 
 class SignalGuard:
@@ -49,7 +44,7 @@ class SignalGuard:
 
     def __enter__(self) -> SignalGuard:
         self._attributes = self._read_attributes()
-        for number in EXIT_CODES:
+        for number in SIGNAL_EXITS:
             self._before[number] = signal.signal(number, self._handle)
         return self
 
@@ -83,7 +78,7 @@ class SignalGuard:
         try:
             self._put_in_order()
         finally:
-            os._exit(self.exit_code or 1)
+            os._exit(self.exit_code or EXIT_UNEXPECTED)
 
     def _watch(self) -> None:
         if not self._done.wait(self._grace_s):
@@ -92,6 +87,6 @@ class SignalGuard:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.exit_code is not None:
             self._end_now()
-        self.exit_code = EXIT_CODES[number]
+        self.exit_code = SIGNAL_EXITS[number]
         threading.Thread(target=self._watch, name="lingchat-signal", daemon=True).start()
         self._on_signal(self.exit_code)

@@ -16,7 +16,7 @@ from lingchat.config import Settings, load_settings
 from lingchat.engines.scripted import Failure, LoadPhase, Script, ScriptedEngine, ScriptTurn
 from lingchat.errors import EngineCrashed, FetchError, LingchatError, TraceError
 from lingchat.events import RunStart, now_ns
-from lingchat.headless.notes import Notes
+from lingchat.notes import Notes
 from lingchat.stats import footer
 from lingchat.trace import read_trace
 from lingchat.ui import demo

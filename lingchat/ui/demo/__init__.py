@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lingchat.arguments import Parser, need_screen
+from lingchat.arguments import Parser
 from lingchat.config import Settings, load_settings, paths
 from lingchat.errors import FetchError, ModelNotFound
+from lingchat.streams import need_screen
 from lingchat.ui.demo.lanes import LADDER, PROMPT, TOKENS
 
 if TYPE_CHECKING:
-    from lingchat.headless.notes import Notes
+    from lingchat.notes import Notes
     from lingchat.ui.demo.record import MakeEngine, Recording
     from lingchat.ui.demo.screen import DemoApp
 
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
 def show(settings: Settings, folder: Path, prompt: str, *, replay: bool) -> int:
     """Record (unless `replay`) and play; the exit code."""
-    from lingchat.headless.notes import Notes
+    from lingchat.notes import Notes
 
     notes = Notes(settings.color)
     runs, note = asyncio.run(gather(settings, folder, prompt, notes, replay=replay))

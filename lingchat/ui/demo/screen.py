@@ -19,7 +19,7 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Static
 
-from lingchat.errors import DiskError
+from lingchat.errors import EXIT_HANGUP, DiskError
 from lingchat.events import Engine, now_ns
 from lingchat.ui.demo.lane_state import LaneState, PaceLane, RecordedLane
 from lingchat.ui.demo.lanes import Pace
@@ -167,7 +167,7 @@ class DemoApp(App[None], inherit_bindings=False):
         loop.call_soon_threadsafe(lambda: self.exit(return_code=code))
 
     def terminal_lost(self) -> None:
-        self.exit(return_code=129)
+        self.exit(return_code=EXIT_HANGUP)
 
     def compose(self) -> ComposeResult:
         parts = ["lingchat demo", model_name(self._recordings), self._note or own_machine(self._recordings)]
