@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Literal
 
+import msgspec
+
 from lingchat.config import Settings
 from lingchat.engines.api import ChatRequest, Engine, Message, ModelInfo, Sampling, Spec
 from lingchat.errors import ContextOverflow, DiskError, SessionError, UsageError
@@ -18,6 +20,7 @@ from lingchat.session import Node, Reply, Session
 from lingchat.stats import RunStats, footer, summary
 from lingchat.trace import TraceWriter
 
+DEMO_SAMPLING = {"temperature": 0.2, "top_p": 0.9}  # what the demonstration model's authors recommend
 # Refused before anything was computed: such a message leaves no mark in the session.
 REFUSED = (ContextOverflow.code, UsageError.code)
 
@@ -30,6 +33,7 @@ class Chat:
         self.session = session
         self.trace = trace
         self.sampling = Sampling(**settings.sampling_fields())
+        self._origins = settings.origins
         self.spec: Spec = settings.spec  # type: ignore[assignment]  # config.py has checked it
         self.info: ModelInfo | None = None
         self.stats = trace.stats if trace is not None else RunStats()
@@ -69,6 +73,13 @@ class Chat:
                 self.note(event)
                 yield event
         self.info = await self.engine.info()
+        self._suit(self.info)
+
+    def _suit(self, info: ModelInfo) -> None:
+        """The demonstration model is small enough to ramble at everyone's default; what was asked for stays."""
+        if info.demo:
+            unasked = {name: value for name, value in DEMO_SAMPLING.items() if self._origins.get(name) == "default"}
+            self.sampling = msgspec.structs.replace(self.sampling, **unasked)
 
     async def restart(self, model: str | None = None) -> AsyncIterator[AnyEvent]:
         """End the engine, whatever it does, and start it again, with another model if one is named."""

@@ -1,0 +1,109 @@
+"""A new turn computes only what is new, an edit only what follows it, and a cancelled prefill leaves nothing wrong."""
+
+from __future__ import annotations
+
+import pytest
+from make_models import write_gguf
+
+from lingchat.engines.api import ChatRequest, Message, Sampling
+from lingchat.events import AnyEvent, Decode, Prefill, Text, TurnEnd, TurnFirst, TurnStart, now_ns
+from lingchat.runtime.engine import PREFILL_CHUNK, Loading, Runtime
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    write_gguf(path, "qwen3", "Q8_0", context=4096)
+    return Runtime(path, Loading(dtype="fp32"))
+
+
+class Talk:
+    """A conversation with the bare runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    def ask(
+        self, *said: str, cancel_after: int | None = None, tokens: int = 12
+    ) -> tuple[str, TurnStart, list[AnyEvent]]:
+        """`said` alternates user and assistant; the reply, how it began, and all events."""
+        messages = tuple(Message("assistant" if i % 2 else "user", text) for i, text in enumerate(said))
+        request = ChatRequest(messages=messages, sampling=Sampling(temperature=0.0, max_tokens=tokens), keep_ids=True)
+        events: list[AnyEvent] = []
+        chunks = 0
+
+        def cancelled() -> bool:
+            nonlocal chunks
+            chunks += 1
+            return cancel_after is not None and chunks >= cancel_after
+
+        self.runtime.chat(request, now_ns(), events.append, cancelled)
+        start = events[0]
+        assert isinstance(start, TurnStart)
+        return "".join(event.delta for event in events if isinstance(event, Text)), start, events
+
+
+def fresh(runtime: Runtime, *said: str) -> str:
+    runtime.forget()
+    return Talk(runtime).ask(*said)[0]
+
+
+def test_a_new_turn_prefills_only_what_is_new(runtime: Runtime) -> None:
+    talk = Talk(runtime)
+    runtime.forget()
+    first, start, _ = talk.ask("the cat sat on the mat")
+    assert start.reused == 0
+    second, again, events = talk.ask("the cat sat on the mat", first, "and then")
+    prompt = runtime.prompt(ChatRequest(messages=(Message("user", "the cat sat on the mat"),))).ids
+    assert again.reused >= len(prompt)  # all of the first prompt, and as much of the reply as reads back the same
+    done = [event for event in events if isinstance(event, Prefill)][-1]
+    assert done.total == again.prompt_tokens - again.reused
+    assert second == fresh(runtime, "the cat sat on the mat", first, "and then")
+
+
+def test_the_reply_itself_is_reused_where_it_reads_back_the_same(runtime: Runtime) -> None:
+    talk = Talk(runtime)
+    runtime.forget()
+    first, start, events = talk.ask("aaaa")
+    ids = [i for event in events if isinstance(event, Decode) for i in event.ids]
+    again = talk.ask("aaaa", first, "b")[1]
+    prompt = runtime.prompt(
+        ChatRequest(messages=(Message("user", "aaaa"), Message("assistant", first), Message("user", "b")))
+    ).ids
+    computed = [*runtime.prompt(ChatRequest(messages=(Message("user", "aaaa"),))).ids, *ids[:-1]]
+    shared = next((i for i, (a, b) in enumerate(zip(computed, prompt, strict=False)) if a != b), len(computed))
+    assert again.reused == shared > start.prompt_tokens - 1
+
+
+def test_an_edit_reuses_the_common_prefix(runtime: Runtime) -> None:
+    talk = Talk(runtime)
+    runtime.forget()
+    first = talk.ask("tell me about the cat")[0]
+    talk.ask("tell me about the cat", first, "go on")
+    edited, start, _ = talk.ask("tell me about the hat")
+    assert 0 < start.reused < start.prompt_tokens - 1
+    assert edited == fresh(runtime, "tell me about the hat")
+
+
+def test_a_cancelled_prefill_keeps_its_chunks_and_spoils_nothing(runtime: Runtime) -> None:
+    long = "the cat and the hat and the mat " * 120
+    talk = Talk(runtime)
+    runtime.forget()
+    text, start, events = talk.ask(long, cancel_after=2)
+    assert start.prompt_tokens > 3 * PREFILL_CHUNK
+    assert text == "" and not any(isinstance(event, TurnFirst) for event in events)
+    assert isinstance(events[-1], TurnEnd) and events[-1].stop == "cancel"
+    reply, again, _ = talk.ask(long)
+    assert again.reused == 2 * PREFILL_CHUNK
+    assert reply == fresh(runtime, long)
+
+
+def test_a_cancelled_reply_can_be_continued(runtime: Runtime) -> None:
+    talk = Talk(runtime)
+    runtime.forget()
+    part, _, events = talk.ask("the cat", cancel_after=4, tokens=40)
+    assert isinstance(events[-1], TurnEnd) and events[-1].stop == "cancel"
+    assert fresh(runtime, "the cat").startswith(part[:2])
+    runtime.forget()
+    talk.ask("the cat", cancel_after=4, tokens=40)
+    assert talk.ask("the cat", part, "more")[0] == fresh(runtime, "the cat", part, "more")
