@@ -29,7 +29,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("runtime.engine",),
     ("runtime.worker",),
     ("engines",),
-    ("chat", "opening"),
+    ("chat", "opening", "ticking"),
     ("headless", "doctor", "models_cli", "stats_cli", "config_cli", "sessions_cli", "ui"),
     ("cli",),
     ("__main__",),

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from lingchat import events as ev
+from lingchat.config import paths
 from lingchat.errors import UsageError
 from lingchat.headless.job import message
 from lingchat.headless.stdin import read_stdin
@@ -41,6 +42,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         file = tmp_path / f"script{len(running)}.json"
         file.write_text(json.dumps(script))
         streams.setdefault("stdin", subprocess.DEVNULL)
+        streams.setdefault("bufsize", 0)  # what a test has not read stays in the pipe, for `communicate`
         streams.setdefault("stdout", subprocess.PIPE)
         streams.setdefault("stderr", subprocess.PIPE)
         environ = {**os.environ, "LINGCHAT_ENGINE": f"scripted:{file}", **(env or {})}
@@ -264,8 +266,6 @@ def test_options_reach_the_engine(run) -> None:
 
 
 def SessionStore_messages() -> list[tuple[str, str]]:
-    from lingchat.config import paths
-
     session = SessionStore(paths().sessions).open("last", readonly=True)
     return [(part.role, part.content) for part in session.messages()]
 
@@ -386,6 +386,29 @@ def wait_for(condition: Callable[[], Any], deadline: float) -> Any:
         assert time.monotonic() < deadline, "the condition never came true"
         os.sched_yield()
     return found
+
+
+def test_what_was_said_before_a_silence_is_on_the_disk_though_nothing_follows(start) -> None:
+    process = start(HANGS, "-p", "x", "--output", "jsonl")
+    deadline = time.monotonic() + SECONDS
+
+    def in_trace() -> bool:
+        return any(isinstance(event, ev.Text) and event.delta for run in list_runs() for event in read_trace(run.path))
+
+    def in_session() -> bool:
+        return any(b"some" in file.read_bytes() for file in paths().sessions.glob("*.jsonl"))
+
+    wait_for(in_trace, deadline)
+    wait_for(in_session, deadline)
+    # The silence itself is an event, in the trace and in the lines alike.
+    lines = iter(process.stdout.readline, b"")
+    assert next(line for line in lines if json.loads(line)["type"] == "stall")
+    wait_for(
+        lambda: any(isinstance(event, ev.Stall) for run in list_runs() for event in read_trace(run.path)), deadline
+    )
+    process.kill()
+    role, content = SessionStore_messages()[-1]
+    assert (role, content) == ("assistant", "some words")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

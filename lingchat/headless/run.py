@@ -24,6 +24,7 @@ from lingchat.headless.sink import OutFile, Sink, Stdout, StdoutClosed
 from lingchat.headless.stdin import read_stdin
 from lingchat.notes import Notes
 from lingchat.stats import RunStats, report
+from lingchat.ticking import ticking
 
 STOP_GRACE_S = 2.0  # for the engine to answer a cancel
 
@@ -111,7 +112,7 @@ class _Run:
             reading.cancel()
         text = reading.result()
         self._replying = True
-        async with aclosing(chat.send(text)) as events:  # type: ignore[type-var]  # a generator
+        async with ticking(chat, form.add), aclosing(chat.send(text)) as events:  # type: ignore[type-var]  # a generator
             async for event in events:
                 self._notes.clear()
                 form.add(event)

@@ -21,6 +21,7 @@ from lingchat.config import Settings, paths
 from lingchat.errors import EXIT_INTERRUPT, EXIT_PIPE, SIGNAL_EXITS, DiskError, LingchatError, from_code
 from lingchat.session import SessionStore
 from lingchat.streams import StdoutFailed, write_stdout
+from lingchat.ticking import ticking
 from lingchat.ui.commands import Call, Unknown, parse
 from lingchat.ui.history import History
 from lingchat.ui.plain_commands import Commands
@@ -196,7 +197,7 @@ class PlainChat:
         self._replying, self._stopping = True, False
         spark, last, thinking = Spark(), "\n", False
         try:
-            async with aclosing(stream) as events:  # type: ignore[type-var]  # a generator
+            async with ticking(self.chat), aclosing(stream) as events:  # type: ignore[type-var]  # a generator
                 async for event in events:
                     match event:
                         case ev.Reasoning():

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,19 @@ def test_an_engine_that_cannot_start_leaves_a_prompt(tmp_path: Path) -> None:
     out = done.stdout.decode()
     assert done.returncode == 4 and out.count("error: no network") == 2 and "/restart" in out
     assert b"Traceback" not in done.stderr
+
+
+def test_what_was_said_before_a_silence_is_on_the_disk_though_nothing_follows(terminal) -> None:
+    child = terminal({"text": "word word word", "pause": {"at": 2, "ms": None}})
+    child.sendline("go")
+    child.expect("word")
+    deadline = time.monotonic() + SECONDS
+    while not any(b'"word' in file.read_bytes() for file in paths().sessions.glob("*.jsonl")):
+        assert time.monotonic() < deadline, "the reply never reached the disk"
+        os.sched_yield()
+    child.kill(signal.SIGKILL)
+    child.wait()
+    assert said()[-1][1].startswith("word")
 
 
 def test_a_closed_output_ends_it_quietly(tmp_path: Path) -> None:
