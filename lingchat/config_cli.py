@@ -70,8 +70,10 @@ def set_value(file: Path, name: str, text: str) -> None:
         before = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         before = ""
-    except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"cannot read {file}: {problem}") from problem
+    except OSError as problem:
+        raise ConfigError(f"cannot read {file}: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"cannot read {file}: it is not UTF-8 text") from problem
     expected = _parsed(before, file)
     written = "none" if value is None else list(value) if isinstance(value, tuple) else value
     (expected.setdefault(field.table, {}) if field.table else expected)[field.name] = written

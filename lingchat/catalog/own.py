@@ -45,8 +45,9 @@ def entries(folder: Path) -> list[Entry]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"{file} cannot be read ({error}): mend it, or delete it and add your models again."
+            f"{file} cannot be read ({reason}): mend it, or delete it and add your models again."
         ) from error
 
 

@@ -65,17 +65,15 @@ def stop_if(cancelled: IsCancelled) -> None:
 
 @contextlib.contextmanager
 def disk_errors(what: Path) -> Iterator[None]:
-    """Name a failed write to `what` as `DiskError`; other `OSError`s pass."""
+    """Name a failed write to `what` as `DiskError`, whatever the system's reason: /proc says that it does not exist."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskError(f"The disk is full: {what} could not be written. Free some space and try again.") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENOTDIR, errno.EEXIST):
-            raise DiskError(
-                f"{what} cannot be written ({os.strerror(error.errno)}). Mend it, or set LINGCHAT_HOME to a folder of yours."
-            ) from error
-        raise
+        raise DiskError(
+            f"{what} cannot be written ({error.strerror or error}). Mend it, or set LINGCHAT_HOME to a folder of yours."
+        ) from error
 
 
 def make_folder(folder: Path) -> None:

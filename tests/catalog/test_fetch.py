@@ -327,3 +327,9 @@ def test_a_wheel_that_is_no_zip(tmp_path: Path) -> None:
     path.write_bytes(b"not a zip")
     with pytest.raises(ModelFileError, match="not a readable wheel"):
         store.gguf_in_wheel(path)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_folder_that_the_system_calls_missing_is_an_error_of_the_disk() -> None:
+    with pytest.raises(DiskError, match=r"/proc/lingchat/models cannot be written \(No such file"):
+        store.make_folder(Path("/proc/lingchat/models"))
