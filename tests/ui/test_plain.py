@@ -17,9 +17,10 @@ import pexpect
 import pytest
 
 from lingchat.config import paths
-from lingchat.events import Decode
+from lingchat.events import Decode, Text
 from lingchat.session import SessionStore
 from lingchat.stats import RunStats
+from lingchat.trace import list_runs, read_trace
 from lingchat.ui.commands import COMMANDS
 from lingchat.ui.plain_commands import Commands
 from lingchat.ui.plain_strip import ABOVE, BARS, Spark, strip_line
@@ -166,12 +167,17 @@ def test_what_was_said_before_a_silence_is_on_the_disk_though_nothing_follows(te
     child.sendline("go")
     child.expect("word")
     deadline = time.monotonic() + SECONDS
-    while not any(b'"word' in file.read_bytes() for file in paths().sessions.glob("*.jsonl")):
+
+    def traced() -> str:
+        events = [event for run in list_runs() for event in read_trace(run.path)]
+        return "".join(event.delta for event in events if isinstance(event, Text))
+
+    while traced() != "word word":
         assert time.monotonic() < deadline, "the reply never reached the disk"
         os.sched_yield()
     child.kill(signal.SIGKILL)
     child.wait()
-    assert said()[-1][1].startswith("word")
+    assert said()[-1] == ("assistant", "word word")
 
 
 def test_a_closed_output_ends_it_quietly(tmp_path: Path) -> None:
