@@ -129,7 +129,7 @@ class Runtime:
         `adapt`: the number of threads may follow what else the machine does.
         """
         with torch.inference_mode():
-            ids = [0] * 32
+            ids = [0] * min(32, self.context)
             self._rounds.begin(ids, 1, ChatRequest(ids=(0,)).sampling, 0, ())
             for _ in self._driver.prefill(ids):
                 pass

@@ -6,6 +6,7 @@ import pytest
 from make_models import write_gguf
 
 from lingchat.engines.api import ChatRequest, Message, Sampling
+from lingchat.errors import ContextOverflow
 from lingchat.events import AnyEvent, Decode, Prefill, Text, TurnEnd, TurnFirst, TurnStart, now_ns
 from lingchat.runtime.engine import PREFILL_CHUNK, Loading, Runtime
 
@@ -107,3 +108,14 @@ def test_a_cancelled_reply_can_be_continued(runtime: Runtime) -> None:
     runtime.forget()
     talk.ask("the cat", cancel_after=4, tokens=40)
     assert talk.ask("the cat", part, "more")[0] == fresh(runtime, "the cat", part, "more")
+
+
+def test_the_smallest_context_refuses_and_answers(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", "llama", "Q8_0")
+    runtime = Runtime(tmp_path / "tiny.gguf", Loading(context=12))
+    request = ChatRequest(ids=tuple(range(3, 13)), sampling=Sampling(temperature=0.0))
+    events: list[AnyEvent] = []
+    runtime.chat(request, now_ns(), events.append, lambda: False)
+    assert sum(sum(event.k) for event in events if isinstance(event, Decode)) == 2
+    with pytest.raises(ContextOverflow, match="12"):
+        runtime.chat(ChatRequest(ids=tuple(range(3, 15))), now_ns(), events.append, lambda: False)
