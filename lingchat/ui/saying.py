@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from lingchat import events as ev
-from lingchat.stats import TurnStats, format_count, format_seconds
+from lingchat.stats import format_count, format_seconds
 from lingchat.ui.turns import Turns
 from lingchat.ui.widgets.welcome import progress_text, short_progress
 
-WAITS = {"queue": "waiting for its turn", "tokenize": "reading the prompt", "prefill": "prefill", "decode": "decoding"}
+WAITS = {
+    "queue": "queued, tokenizing",
+    "tokenize": "queued, tokenizing",
+    "prefill": "prefill",
+    "decode": "decoding",
+}
+NOTICED_NS = 250_000_000
 
 
 def engine_state(turns: Turns) -> str:
@@ -19,17 +25,19 @@ def engine_state(turns: Turns) -> str:
     return short_progress(turns.engine) if turns.engine is not None else "starting"
 
 
-def activity(turns: Turns, turn: TurnStats | None, *, editing: bool, quitting: bool, alone: bool) -> tuple[str, str]:
+def activity(turns: Turns, now_ns: int, *, editing: bool, quitting: bool, alone: bool) -> tuple[str, str]:
     """What the status line says first, and its style. `alone`: there is no room for a header or a latency line."""
     if quitting:
         return "ctrl+c again quits", "$accent"
     if turns.failure:
         return "engine stopped · /restart", "$error"
     if turns.stopping:
-        return "stopping", "$accent"
+        hung = turns.stall is not None or turns.asked_ns is not None
+        return "stopping · /restart ends a hung engine" if hung else "stopping", "$accent"
     if turns.busy:
-        phase = turn.phase if turn is not None else "queue"
-        return WAITS.get(phase, "decoding"), "$accent"
+        if turns.asked_ns is not None:
+            return unanswered(now_ns - turns.asked_ns), "$accent"
+        return WAITS.get(turns.turn.phase if turns.turn is not None else "queue", "decoding"), "$accent"
     if editing:
         return "editing · enter asks again · esc leaves", "$accent"
     if turns.ready:
@@ -47,6 +55,11 @@ def hints(turns: Turns, *, private: bool) -> list[str]:
     if private:
         found.append("private")
     return found
+
+
+def unanswered(waited_ns: int) -> str:
+    """What a request does that the engine has said nothing about: for how long, once that can be noticed."""
+    return WAITS["queue"] + (f" {format_seconds(waited_ns / 1e6)}" if waited_ns >= NOTICED_NS else "")
 
 
 def stall_line(stall: ev.Stall) -> str:

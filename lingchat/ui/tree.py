@@ -70,12 +70,25 @@ def find(session: Session, node_id: str) -> Node | None:
 
 
 def name_messages(conversation: Conversation, session: Session) -> None:
-    """Tell the messages on the screen which nodes they are, and which siblings they have."""
-    nodes = [node for node in session.path() if node.role in SHOWN_ROLES]
+    """Tell the messages on the screen which nodes they are, and which siblings they have.
+
+    Messages without a name are the newest: they are told from the end of the path, and only if they are the same.
+    """
+    nodes = {str(node.id): node for node in session.path() if node.role in SHOWN_ROLES}
     messages = [message for message in conversation.messages if message.view.role in SHOWN_ROLES]
-    for message, node in zip(messages, nodes, strict=False):
-        told = view(node, session.siblings(node), 0)
-        known = message.view
-        named = replace(known, node_id=told.node_id, sibling=told.sibling, siblings=told.siblings)
-        if message.view.role == node.role and named != known:
-            message.set_view(named)
+    named = {message.view.node_id for message in messages}
+    fresh = [node for node_id, node in nodes.items() if node_id not in named]
+    for message in reversed(messages):
+        node = nodes.get(message.view.node_id)
+        if node is None and not message.view.node_id and fresh and _same(message.view.role, message.text, fresh[-1]):
+            node = fresh.pop()
+        if node is not None:
+            told = view(node, session.siblings(node), 0)
+            known = message.view
+            changed = replace(known, node_id=told.node_id, sibling=told.sibling, siblings=told.siblings)
+            if changed != known:
+                message.set_view(changed)
+
+
+def _same(role: str, text: str, node: Node) -> bool:
+    return role == node.role and (role == "assistant" or text == node.content)

@@ -1,33 +1,34 @@
 """What goes on in a chat: the engine's life, the queue, and the reply that runs. It feeds the screen, one event at a time.
 
 One thing runs at a time. What is typed before the model is ready, or while a reply streams, waits here and goes out in
-order; after an interrupt or an error it is held until the user sends it on. A prompt that does not fit the context
-is given back before anything is sent.
+order; after an interrupt or an error it is held until the user sends it on. A text that the engine refuses before any
+work, such as one that does not fit the context, is given back and leaves no trace on the screen.
 
 It knows the chat (which knows engine, session and trace) and the few methods of `Stage`; it draws nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from lingchat import events as ev
+from lingchat.chat import REFUSED, Chat
 from lingchat.engines.api import ModelInfo
-from lingchat.errors import ContextOverflow, EngineCrashed, LingchatError
+from lingchat.errors import EngineCrashed, LingchatError
 from lingchat.stats import TurnStats, footer, format_count
 from lingchat.ui import tree
 from lingchat.ui.lag import LagMeter
-from lingchat.ui.widgets.conversation import Conversation
+from lingchat.ui.unanswered import silence
+from lingchat.ui.widgets.conversation import Conversation, MessageView, TurnView
 from lingchat.ui.widgets.prompt import Typed
 from lingchat.ui.widgets.reply import Reply
 
 if TYPE_CHECKING:
-    from lingchat.chat import Chat
-    from lingchat.session import Node
+    from lingchat.session import Node, Session
 
 DEMO_NOTE = "a small demonstration model; your own: lingchat -m PATH, or /model"
 LAG_EVENT_NS = 1_000_000_000  # the lag goes into the trace once a second
@@ -36,6 +37,26 @@ LAG_EVENT_NS = 1_000_000_000  # the lag goes into the trace once a second
 def wall_clock() -> str:
     """The time of day beside a message: `09:41`."""
     return datetime.now().strftime("%H:%M")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A text on its way to the model. `replaces` is the user message, of `session`, beside which it is asked."""
+
+    typed: Typed
+    replaces: Node | None = None
+    session: Session | None = None
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What the screen shows when a reply begins: the user's text if one is new, under the messages `above` it.
+
+    `above` None: under what is there.
+    """
+
+    text: str | None
+    above: list[TurnView] | None
 
 
 class Stage(Protocol):
@@ -56,13 +77,13 @@ class Stage(Protocol):
     def streaming(self, on: bool) -> None:
         """A reply starts or has ended: what ticks only while one runs."""
 
+    def asked(self, at_ns: int) -> None:
+        """A request went to the engine; its first event will follow."""
+
     def note(self, text: str, error: bool = False) -> None: ...
 
-    def give_back(self, typed: Typed) -> None:
-        """A text was refused: it returns to the prompt."""
-
-    async def reload(self, upto: Node | None = None) -> None:
-        """Show the session's path again, as far as the message before `upto`."""
+    def give_back(self, waiting: Waiting) -> None:
+        """A text was refused: it returns to the prompt, as the edit it was."""
 
 
 class Turns:
@@ -80,7 +101,7 @@ class Turns:
         self._clock_ns = clock_ns
         self._chat = chat
         self._spawn = spawn
-        self.waiting: list[Typed] = []
+        self.waiting: list[Waiting] = []
         self.held = False  # what waits goes out only when the user says so
         self.engine: ev.Engine | None = None
         self.info: ModelInfo | None = None
@@ -90,8 +111,11 @@ class Turns:
         self.stopping = False
         self.stall: ev.Stall | None = None
         self.lag = LagMeter()
+        self.asked_ns: int | None = None  # when the request went out that the engine has said nothing about yet
         self._reply: Reply | None = None
-        self._replies = 0
+        self._opened: list[MessageView] = []  # what the running turn put on the screen
+        self._turn_before: TurnStats | None = None
+        self._tell_demo = True  # under the first reply of this process, if it begins a conversation
         self._error: ev.Error | None = None
         self._lag_told_ns = 0
 
@@ -134,9 +158,9 @@ class Turns:
 
     # ------------------------------------------------------------------ queue
 
-    def submit(self, typed: Typed) -> None:
-        """Send when it is this text's turn."""
-        self.waiting.append(typed)
+    def submit(self, typed: Typed, replaces: Node | None = None) -> None:
+        """Send when it is this text's turn, instead of the user message `replaces` if one is given."""
+        self.waiting.append(Waiting(typed, replaces, self._chat.session if replaces is not None else None))
         self.held = False
         self._stage.changed()
         self.pump()
@@ -150,18 +174,17 @@ class Turns:
         self.pump()
         return True
 
-    def take_back(self) -> Typed | None:
+    def take_back(self) -> Waiting | None:
         """The newest waiting text, for editing."""
         if not self.waiting:
             return None
-        typed = self.waiting.pop()
+        waiting = self.waiting.pop()
         self._stage.changed()
-        return typed
+        return waiting
 
     def pump(self) -> None:
         if self.ready and not self.busy and not self.held and self.waiting:
-            typed = self.waiting.pop(0)
-            self._begin(self._send(typed))
+            self._begin(self._send(self.waiting.pop(0)))
 
     def _begin(self, work: Awaitable[None]) -> None:
         self.busy = True
@@ -176,6 +199,7 @@ class Turns:
             self.busy = False
             self.stopping = False
             self.stall = None
+            self.asked_ns = None
             self.lag.stop()
             self._stage.streaming(False)
             self._stage.changed()
@@ -183,46 +207,31 @@ class Turns:
 
     # ------------------------------------------------------------------ turns
 
-    async def _send(self, typed: Typed) -> None:
-        try:
-            await self._check_fits(typed.full)
-        except LingchatError as error:
-            self._refuse(typed, error)
-            return
-        self._stage.conversation.add_user(typed.full, wall_clock())
-        await self._stream(self._chat.send(typed.full))
-        if self._error is not None and self._error.code == ContextOverflow.code:
-            self._stage.give_back(typed)
-
-    async def _check_fits(self, text: str) -> None:
-        """Raises ContextOverflow when prompt and history leave no room for a reply."""
-        used = await self._chat.count(text)
-        if self.context and used >= self.context:
-            raise ContextOverflow(
-                f"This prompt makes {used:,} tokens, the context holds {self.context:,}. Nothing was sent: "
-                "shorten it, or /new starts without the history."
-            )
-
-    def _refuse(self, typed: Typed, error: LingchatError) -> None:
-        self._stage.give_back(typed)
-        self._stage.note(str(error), error=True)
-        self.held = bool(self.waiting)
-        if isinstance(error, EngineCrashed):
-            self._engine_died(str(error))
-
     def regenerate(self, node: Node) -> None:
         """Answer again what `node` (a reply) answered."""
-        self._begin(self._again(node, self._chat.regenerate(node), None))
+        self._begin(self._regenerate(node))
 
-    def edit(self, node: Node, typed: Typed) -> None:
-        """Ask `typed` instead of the user message `node`."""
-        self._begin(self._again(node, self._chat.edit(node, typed.full), typed))
+    async def _regenerate(self, node: Node) -> None:
+        refusal = await self._answer(lambda: self._chat.regenerate(node), Opening(None, self._before(node)))
+        if refusal:
+            self._stage.note(refusal, error=True)
 
-    async def _again(self, node: Node, stream: AsyncIterator[ev.AnyEvent], typed: Typed | None) -> None:
-        await self._stage.reload(upto=node)
-        if typed is not None:
-            self._stage.conversation.add_user(typed.full, wall_clock())
-        await self._stream(stream)
+    async def _send(self, waiting: Waiting) -> None:
+        text, node = waiting.typed.full, waiting.replaces
+        if node is not None and self._chat.session is not waiting.session:
+            refusal = "The message that this text replaces is in another session. Nothing was sent."
+        elif node is None:
+            refusal = await self._answer(lambda: self._chat.send(text), Opening(text, None))
+        else:
+            refusal = await self._answer(lambda: self._chat.edit(node, text), Opening(text, self._before(node)))
+        if refusal:
+            self.held = bool(self.waiting)
+            self._stage.give_back(waiting)
+            self._stage.note(refusal, error=True)
+
+    def _before(self, node: Node) -> list[TurnView]:
+        """The messages above `node`, as they are before its sibling is made."""
+        return tree.views(self._chat.session, node) if self._chat.session is not None else []
 
     def stop(self) -> bool:
         """Stop the running reply after this round; False when none runs. What waits is held."""
@@ -234,38 +243,84 @@ class Turns:
         self._stage.changed()
         return True
 
-    async def _stream(self, stream: AsyncIterator[ev.AnyEvent]) -> None:
+    @property
+    def turn(self) -> TurnStats | None:
+        """The figures of the newest request; None before the engine has said anything about it."""
+        current = self._chat.stats.current
+        return None if current is self._turn_before else current
+
+    async def _answer(self, ask: Callable[[], AsyncIterator[ev.AnyEvent]], opening: Opening) -> str:
+        """Show a reply from its first event to its last. What the engine refused leaves the screen as it was; gives
+        the reason then, else nothing."""
         self._error = None
-        self._replies += 1
-        self._reply = self._stage.conversation.begin_reply(f"#{self._replies}")
+        self._opened = []
+        self._turn_before = self._chat.stats.current
+        self.asked_ns = self._clock_ns()
+        self._stage.asked(self.asked_ns)
         self._stage.streaming(True)
-        self._stage.changed()
         self.lag.start()
-        ended = False
+        if opening.above is None:  # what is typed shows at once; a branch is left only when the engine takes the text
+            await self._open(opening)
+        self._stage.changed()
+        refusal, heard, ended = "", False, False
         try:
-            async for event in stream:
-                self._take(event)
-                ended = ended or isinstance(event, ev.TurnEnd)
+            async with aclosing(ask()) as stream:  # type: ignore[type-var]  # a generator
+                async for event in stream:
+                    if not heard:
+                        heard, self.asked_ns = True, None
+                        if isinstance(event, ev.Error) and event.code in REFUSED:
+                            refusal = event.message
+                        elif opening.above is not None:
+                            await self._open(opening)
+                    if refusal:
+                        self._stage.turn_event(event)
+                    else:
+                        self._take(event)
+                    ended = ended or isinstance(event, ev.TurnEnd)
         except LingchatError as error:
+            if not heard:
+                refusal = str(error)
             self._error = ev.Error(t_ns=self._clock_ns(), code=error.code, message=str(error))
             if isinstance(error, EngineCrashed):
                 self._engine_died(str(error))
         finally:
-            if not ended:
+            if refusal:
+                self._withdraw()
+            elif not ended:
                 self._finish("error" if self._error is not None else "cancel")
-        await self._settle()
+        self._stage.changed()
+        return refusal
+
+    async def _open(self, opening: Opening) -> None:
+        """Put question and empty reply on the screen."""
+        conversation = self._stage.conversation
+        if opening.above is not None:
+            await conversation.show_turns(opening.above)
+        if opening.text is not None:
+            self._opened.append(conversation.add_user(opening.text, wall_clock()))
+        number = 1 + sum(message.view.role == "assistant" for message in conversation.messages)
+        self._tell_demo = self._tell_demo and number == 1
+        self._reply = conversation.begin_reply(f"#{number}")
+        self._opened.append(self._reply)
+
+    def _withdraw(self) -> None:
+        """Take back what `_open` showed: the engine refused it, so it was never said."""
+        self._reply = None
+        self._stage.conversation.withdraw(self._opened)
 
     def _take(self, event: ev.AnyEvent) -> None:
         reply = self._reply
-        assert reply is not None
-        reply.observe(event)
+        if reply is not None:
+            reply.observe(event)
+            match event:
+                case ev.Text(delta=delta):
+                    reply.append(delta)
+                case ev.Reasoning(delta=delta):
+                    reply.append_reasoning(delta)
+                case ev.Prefill(done=done, total=total):
+                    part = f"{format_count(done)}/{format_count(total)}"
+                    reply.set_status(f"reading the prompt {part}" if done < total else "…")
         match event:
-            case ev.Text(delta=delta):
-                reply.append(delta)
-            case ev.Reasoning(delta=delta):
-                reply.append_reasoning(delta)
-            case ev.Prefill(done=done, total=total) if done < total:
-                reply.set_status(f"reading {format_count(done)} of {format_count(total)} tokens")
             case ev.Error():
                 self._error = event
                 if event.code == EngineCrashed.code:
@@ -286,9 +341,10 @@ class Turns:
         reply, self._reply = self._reply, None
         if reply is None:
             return
-        turn = self._chat.stats.current
+        turn = self.turn
         text = footer(turn) if turn is not None else ""
-        if self._replies == 1 and self.info is not None and self.info.demo:
+        if self._tell_demo and self.info is not None and self.info.demo:
+            self._tell_demo = False
             text = f"{text} · {DEMO_NOTE}" if text else DEMO_NOTE
         if self._error is not None:
             reply.finish(text, "error", self._error.message)
@@ -299,10 +355,6 @@ class Turns:
         if stop != "eos" and self.waiting:
             self.held = True
 
-    async def _settle(self) -> None:
-        self._stage.changed()
-        await asyncio.sleep(0)
-
     def _engine_died(self, message: str) -> None:
         self.ready = False
         self.failure = message
@@ -311,13 +363,17 @@ class Turns:
     # ------------------------------------------------------------------ ticking
 
     def tick(self) -> None:
-        """Called a few times a second while a reply runs: notices a stall, reports the lag."""
+        """Called a few times a second while a reply runs: what waits reaches the disk, a silence and the lag are told."""
         now = self._clock_ns()
-        turn: TurnStats | None = self._chat.stats.current
-        stall = turn.stalled(now) if turn is not None else None
-        if stall is not None or self.stall is not None:
-            self.stall = stall
+        silent = self._chat.tick(now)
+        if self.asked_ns is not None:
+            silent = silence(self.asked_ns, now)
+            if silent is not None and self.stall is None:
+                self._chat.note(silent)  # once; it belongs to no turn yet
             self._stage.changed()
+        elif silent is not None or self.stall is not None:
+            self._stage.changed()
+        self.stall = silent
         lag = self.lag.p95_ms
         if lag is not None and now - self._lag_told_ns >= LAG_EVENT_NS:
             self._lag_told_ns = now

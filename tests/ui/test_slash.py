@@ -233,7 +233,7 @@ async def test_sampling_is_shown_set_and_sent() -> None:
         assert bench.engine.requests[-1].sampling.temperature == 0
         await bench.say("/sampling top_p=7")
         await bench.until(lambda: "top_p=7" in bench.notice)
-        assert bench.app.chat.sampling.top_p == 1.0
+        assert bench.app.chat.sampling.top_p == bench.engine.requests[-1].sampling.top_p
 
 
 def test_sampling_words() -> None:

@@ -31,7 +31,7 @@ from lingchat.ui.screens.frame import Frame
 from lingchat.ui.screens.help import HelpScreen
 from lingchat.ui.screens.notice import TextScreen
 from lingchat.ui.slash import Slash
-from lingchat.ui.turns import Turns
+from lingchat.ui.turns import Turns, Waiting
 from lingchat.ui.widgets.conversation import Conversation
 from lingchat.ui.widgets.prompt import Prompt, Typed
 
@@ -88,9 +88,7 @@ class ChatScreen(Screen[None], inherit_bindings=False):
     # ------------------------------------------------------------------ widgets
 
     def compose(self) -> ComposeResult:
-        self.frame = Frame(
-            self.history, self.turns.take_back, self.provenance, self._clock_ns, read_only=self.read_only
-        )
+        self.frame = Frame(self.history, self._take_back, self.provenance, self._clock_ns, read_only=self.read_only)
         yield from self.frame.compose()
 
     @property
@@ -128,10 +126,10 @@ class ChatScreen(Screen[None], inherit_bindings=False):
 
     # ------------------------------------------------------------------ what turns ask for
 
-    async def reload(self, upto: Node | None = None) -> None:
-        """Show the session's active branch, as far as before `upto`."""
+    async def reload(self) -> None:
+        """Show the session's active branch."""
         session = self.chat.session
-        shown = tree.views(session, upto) if session is not None else []
+        shown = tree.views(session) if session is not None else []
         await self.conversation.show_turns(shown)
         self.changed()
 
@@ -143,12 +141,16 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         if isinstance(event, ev.TurnEnd) and self.chat.session is not None:
             tree.name_messages(self.conversation, self.chat.session)
 
+    def asked(self, at_ns: int) -> None:
+        self.frame.asked(at_ns)
+
     def streaming(self, on: bool) -> None:
         assert self._tick is not None
         if on:
             self._tick.resume()
         else:
             self._tick.pause()
+            self.frame.asked(None)
             if self.chat.session is not None:
                 tree.name_messages(self.conversation, self.chat.session)
 
@@ -157,8 +159,21 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         if self.is_mounted:
             self.frame.note(text, error)
 
-    def give_back(self, typed: Typed) -> None:
-        self.prompt.prepend(typed)
+    def give_back(self, waiting: Waiting) -> None:
+        self.prompt.prepend(waiting.typed)
+        if waiting.replaces is not None and waiting.session is self.chat.session:
+            self.editing = waiting.replaces
+            self.changed()
+
+    def _take_back(self) -> Typed | None:
+        """The newest text that waits; an edit is an edit again."""
+        waiting = self.turns.take_back()
+        if waiting is None:
+            return None
+        if waiting.replaces is not None and waiting.session is self.chat.session:
+            self.editing = waiting.replaces
+            self.changed()
+        return waiting.typed
 
     def changed(self) -> None:
         """Draw what depends on state: header, status, queue, stall line, welcome. Cheap; equal content repaints nothing."""
@@ -168,7 +183,7 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         self.frame.draw(turns, self.model_name, self.chat.title)
         activity = saying.activity(
             turns,
-            self.chat.stats.current,
+            self._clock_ns(),
             editing=self.editing is not None,
             quitting=time.monotonic() < self._quit_until,
             alone=self.frame.shape.tiny,
@@ -209,18 +224,15 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         what = parse(typed.full)
         if isinstance(what, Unknown):
             self.note(what.message, error=True)
-            self.give_back(typed)
+            self.prompt.prepend(typed)
         elif isinstance(what, Say):
             self._remember(typed)
             full = Typed(what.text, {}) if what.text != typed.full else typed
             editing, self.editing = self.editing, None
-            if editing is not None and not self.turns.busy:
-                self.turns.edit(editing, full)
-            else:
-                self.turns.submit(full)
+            self.turns.submit(full, editing)
         elif self.turns.busy and not what.command.while_busy:
             self.note(f"/{what.command.name} waits for the reply: esc stops it", error=True)
-            self.give_back(typed)
+            self.prompt.prepend(typed)
         else:
             self._remember(typed)
             self.slash.run(what)

@@ -81,6 +81,11 @@ class Frame:
         self.panel.fold(stats, event)
         self.line.fold(stats, event)
 
+    def asked(self, at_ns: int | None) -> None:
+        """A request went out, and no event tells of it yet; None: nothing does."""
+        self.panel.asked(at_ns)
+        self.line.asked(at_ns)
+
     def note(self, text: str, error: bool) -> None:
         self._notice.set_class(error, "-error")
         self._notice.update(visible(text))
@@ -94,7 +99,8 @@ class Frame:
         self._welcome.display, self.conversation.display = empty, not empty
         if empty:
             self._welcome.say(model, turns.engine, turns.failure, turns.info is not None and turns.info.demo)
-        self._queue.show(turns.waiting, turns.held)
+        edited = "(edited) "
+        self._queue.show([edited * bool(one.replaces) + one.typed.shown for one in turns.waiting], turns.held)
         self._draw_stall(turns.stall)
 
     def _say_provenance(self, turns: Turns) -> None:

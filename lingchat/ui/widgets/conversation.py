@@ -125,6 +125,20 @@ class Conversation(MessageList):
         self._settle()
         return reply
 
+    def withdraw(self, messages: Sequence[MessageView]) -> None:
+        """Takes messages at the bottom away again, as if they had never been shown."""
+        if self._cursor in messages:
+            self.action_leave_cursor()
+        for message in messages:
+            if message in self._all:
+                self._all.remove(message)
+            self._due.pop(message, None)  # type: ignore[call-overload]  # a finished one is not due
+            self._sizes.pop(message.key, None)
+        self._first = min(self._first, self._start_of_pages(len(self._all)))
+        self._tops = []
+        self._arrange()
+        self._settle()
+
     def clear(self) -> None:
         self._set_cursor(None)
         self._all = []

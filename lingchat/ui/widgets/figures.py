@@ -3,7 +3,7 @@
 Pure: from a `RunStats` and the present to lines of a width. All digits come from `lingchat.stats`, so the screen and
 `lingchat stats` print the same ones; unknown values are "–", never 0. Styles are names of component classes.
 
-Knows stats; knows no widgets and no events.
+Knows stats; knows no widgets and, but for the engine's progress, no events.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from textual.content import Content, Span
 from lingchat import stats
 from lingchat.events import Engine
 from lingchat.stats import RunStats, TurnStats
+from lingchat.ui.unanswered import silence
 from lingchat.visible import visible_line
 
 LABEL, VALUE, STRONG, MUTED = ".figures--label", ".figures--value", ".figures--strong", ".figures--muted"
@@ -71,11 +72,18 @@ def context_share(run: RunStats, turn: TurnStats | None) -> float | None:
     return turn.context_tokens / run.engine.context
 
 
-def head_lines(run: RunStats, now_ns: int, width: int) -> list[Content]:
-    """The lines above the strip: phase, TTFT and its parts, TPOT, rates. Always the same number of them."""
-    turn = run.current
+def head_lines(run: RunStats, now_ns: int, width: int, asked_ns: int | None = None) -> list[Content]:
+    """The lines above the strip: phase, TTFT and its parts, TPOT, rates. Always the same number of them.
+
+    `asked_ns`: when a request went out that the engine has said nothing about; there are no figures of it then.
+    """
+    turn = run.current if asked_ns is None else None
     ms = stats.format_ms
-    lines = [_phase_line(run, turn, now_ns, width)]
+    if asked_ns is not None and loading(run) is None:
+        (word, style), waited = _unanswered(asked_ns, now_ns)
+        lines = [spread([(word, style)], [(waited, VALUE if style == BUSY else BAD)], width)]
+    else:
+        lines = [_phase_line(run, turn, now_ns, width)]
     if turn is not None and turn.phase == "prefill" and turn.ttft_ms is None:
         lines += _prefill_lines(turn, width)
     else:
@@ -117,6 +125,14 @@ def head_lines(run: RunStats, now_ns: int, width: int) -> list[Content]:
         )
     )
     return lines
+
+
+def _unanswered(asked_ns: int, now_ns: int) -> tuple[Piece, str]:
+    """What to say of a request without an event, and for how long it has been one."""
+    waited = stats.format_seconds((now_ns - asked_ns) / 1e6)
+    if silence(asked_ns, now_ns) is None:
+        return ("queued, tokenizing", BUSY), waited
+    return ("no word from the engine", BAD), f"{waited} · esc stops"
 
 
 def _phase_line(run: RunStats, turn: TurnStats | None, now_ns: int, width: int) -> Content:
@@ -271,8 +287,14 @@ def clip(pieces: Iterable[Piece], width: int) -> list[Piece]:
     return out
 
 
-def one_line(run: RunStats, now_ns: int, width: int) -> tuple[list[Piece], int]:
-    """The one-line form without its strip, and the columns that remain for the strip. What does not fit is left out."""
+def one_line(run: RunStats, now_ns: int, width: int, asked_ns: int | None = None) -> tuple[list[Piece], int]:
+    """The one-line form without its strip, and the columns that remain for the strip. What does not fit is left out.
+
+    `asked_ns` as for `head_lines`.
+    """
+    if asked_ns is not None and loading(run) is None:
+        (word, style), waited = _unanswered(asked_ns, now_ns)
+        return clip([(f"{word} {waited}", style)], max(width, 0)), 0
     state = _state_line(run, now_ns, width)
     if state is not None:
         return clip(state, max(width, 0)), 0

@@ -119,6 +119,7 @@ class Live:
         self._timer: Timer | None = None
         self._drawn_ns: int | None = None
         self.run = RunStats()
+        self.asked_ns: int | None = None  # when a request went out that no event has told of yet
         self.strip = StripModel()
         self.draws = 0  # for tests and measurements
 
@@ -128,11 +129,19 @@ class Live:
 
     def fold(self, run: RunStats, event: AnyEvent | None, now_ns: int | None = None) -> None:
         self.run = run
+        if event is not None and not isinstance(event, (events.Ui, events.Engine)):
+            self.asked_ns = None
         if isinstance(event, TurnStart):
             self.strip.start_turn()
         elif isinstance(event, Decode):
             self.strip.feed(event)
         self.ask()
+
+    def asked(self, at_ns: int | None) -> None:
+        """Watch a request that no event tells of yet. Most are told of before there is anything to see."""
+        self.asked_ns = at_ns
+        if at_ns is not None and self._timer is None and self._widget.is_attached:
+            self._timer = self._widget.set_timer(REFRESH_S, self._due)
 
     def ask(self) -> None:
         """Something changed: draw now, or when a quarter second has passed since the last drawing."""
@@ -157,7 +166,8 @@ class Live:
         if self._widget.display:
             self.draws += 1
             self._draw(self.run, self._drawn_ns)
-        if self._timer is None and turn is not None and turn.phase != "done":
+        runs = self.asked_ns is not None or (turn is not None and turn.phase != "done")
+        if self._timer is None and runs:
             self._timer = self._widget.set_timer(REFRESH_S, self._due)
 
 
@@ -198,6 +208,10 @@ class LatencyPanel(FigureLines):
         """`event` has just been added to `run`."""
         self.live.fold(run, event, now_ns)
 
+    def asked(self, at_ns: int | None) -> None:
+        """A request went to the engine, which has said nothing about it yet; None: there is none."""
+        self.live.asked(at_ns)
+
     def set_provenance(self, word: str) -> None:
         """Where the numbers come from: live, replay, remote (client clock), random weights."""
         self.border_subtitle = Content(visible_line(word))
@@ -213,7 +227,7 @@ class LatencyPanel(FigureLines):
         if width <= 0:
             return
         engine = figures.loading(run)
-        lines = figures.head_lines(run, now_ns, width)
+        lines = figures.head_lines(run, now_ns, width, self.live.asked_ns)
         if engine is not None:
             lines[1:] = figures.loading_lines(engine, width)
         if run.current is not None:
@@ -253,6 +267,10 @@ class LatencyLine(FigureLines):
         """`event` has just been added to `run`."""
         self.live.fold(run, event, now_ns)
 
+    def asked(self, at_ns: int | None) -> None:
+        """A request went to the engine, which has said nothing about it yet; None: there is none."""
+        self.live.asked(at_ns)
+
     def set_provenance(self, word: str) -> None:
         self._provenance = visible_line(word)
         self.live.ask()
@@ -266,7 +284,7 @@ class LatencyLine(FigureLines):
     def _draw(self, run: RunStats, now_ns: int) -> None:
         width = self.content_size.width
         word = "" if self._provenance == "live" else f" {self._provenance}"
-        pieces, room = figures.one_line(run, now_ns, width - cell_len(word))
+        pieces, room = figures.one_line(run, now_ns, width - cell_len(word), self.live.asked_ns)
         strip = self.live.strip.glyphs(min(room, MOST_STRIP)) if room >= LEAST_STRIP else []
         start = [(glyph, f".strip--{tone}") for glyph, tone in strip]
         self.show(

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widgets import Static
 
-from lingchat.ui.widgets.prompt import Typed
 from lingchat.ui.widgets.status import one_line
 
 ROWS = 3
@@ -23,16 +22,16 @@ class QueueView(Static):
         super().__init__("", id="queue", markup=False)
         self.display = False
 
-    def show(self, waiting: Sequence[Typed], held: bool) -> None:
-        """List what waits; `held` says that it goes on only with enter (after an interrupt or an error)."""
+    def show(self, waiting: Sequence[str], held: bool) -> None:
+        """List the texts that wait; `held` says that they go on only with enter (after an interrupt or an error)."""
         self.display = bool(waiting)
         if not waiting:
             return
         note = "enter sends · ↑ edits" if held else "↑ edits"
         word = "held" if held else "queued"
         lines = []
-        for number, typed in enumerate(waiting[:ROWS]):
-            parts = [(f"{word} ", "$accent" if held else "$quiet"), (one_line(typed.shown), "$foreground")]
+        for number, text in enumerate(waiting[:ROWS]):
+            parts = [(f"{word} ", "$accent" if held else "$quiet"), (one_line(text), "$foreground")]
             if number == 0:
                 parts.append((f"   {note}", "$faint"))
             lines.append(Content.assemble(*parts))
