@@ -38,7 +38,7 @@ ON_SCREEN = {
     "round_p50_ms": r"round p50 ([\d.,]+)",
     "round_p95_ms": r"round p50 [\d.,]+ p95 ([\d.,]+)",
     "tok_s": r"turn ([\d.,]+) tok/s",
-    "accept_len": r"accept L ([\d.,]+)",
+    "accept_len": r"accept L (\d+\.\d\d)",
 }
 
 
