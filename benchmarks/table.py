@@ -1,0 +1,128 @@
+"""All results as one Markdown table: `python benchmarks/table.py`.
+
+Every distribution (an object with a `median`) in `results/*.json` is a row, named by its place in the file. A `limit`
+stands beside the value it limits; distributions under one name, such as the sides of a comparison, also show their
+ratio to the first. Single numbers that are results by themselves are declared in `SINGLE`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common import RESULTS
+
+# Benchmark -> (place in the file, limit or None).
+SINGLE: dict[str, tuple[tuple[str, float | None], ...]] = {
+    "cpu_decode": (
+        ("read_gb_s", None),
+        ("drafted_repeat_task_int8.speedup", None),
+        ("drafted_repeat_task_int8.accept_len", None),
+        ("share_of_read_roof.llama.cpp", None),
+        ("share_of_read_roof.int8", None),
+        ("share_of_read_roof.fp32", None),
+    ),
+    "quality": (
+        ("perplexity.fp32", None),
+        ("perplexity.int8", None),
+        ("int8_cost_percent", 1.0),
+        ("mean_kl_nats", None),
+        ("same_top_token", None),
+    ),
+}
+COMPARED = ("headless", "llama.cpp")  # the side that others are compared with
+
+
+class Row(NamedTuple):
+    name: str
+    what: str
+    median: float
+    spread: tuple[float, float] | None = None
+    ratio: float | None = None
+    limit: float | None = None
+
+
+def rows(result: dict[str, Any]) -> Iterator[Row]:
+    """Of one result file."""
+    name = result["benchmark"]
+    yield from _distributions(name, result, ())
+    for place, limit in SINGLE.get(name, ()):
+        value = _at(result, place)
+        if value is not None:
+            yield Row(name, place, value, limit=limit)
+
+
+def _distributions(name: str, part: dict[str, Any], place: tuple[str, ...]) -> Iterator[Row]:
+    bases = [part[side] for side in COMPARED if isinstance(part.get(side), dict)]
+    base = next((of["median"] for of in bases if "median" in of), None)
+    if "ratio_of_medians" in part:
+        pairs = part["pairs"]
+        ratio = part["ratio_of_medians"]
+        yield Row(name, ".".join(place), ratio, (pairs["min"], pairs["max"]), ratio, part.get("limit"))
+        return
+    for key, value in part.items():
+        if not isinstance(value, dict):
+            continue
+        here = (*place, key)
+        if "median" not in value:
+            yield from _distributions(name, value, here)
+            continue
+        ratio = value["median"] / base if base and key not in COMPARED else None
+        yield Row(name, ".".join(here), value["median"], (value["min"], value["max"]), ratio, value.get("limit"))
+
+
+def _at(result: dict[str, Any], place: str) -> float | None:
+    """The number at a dotted place; keys may hold dots themselves, so the longest that fits goes first."""
+    value: Any = result
+    while place and isinstance(value, dict):
+        key = max((key for key in value if f"{place}.".startswith(f"{key}.")), key=len, default=None)
+        if key is None:
+            return None
+        value, place = value[key], place[len(key) + 1 :]
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def number(value: float | None) -> str:
+    """Four figures that count, thousands whole."""
+    if value is None:
+        return ""
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def line(row: Row) -> str:
+    low_high = f"{number(row.spread[0])} to {number(row.spread[1])}" if row.spread is not None else ""
+    limit = number(row.limit)
+    if row.limit is not None:
+        limit += " (met)" if row.median <= row.limit else " (not met)"
+    return f"| {row.name} | {row.what} | {number(row.median)} | {low_high} | {number(row.ratio)} | {limit} |"
+
+
+def machines(results: list[dict[str, Any]]) -> Iterator[str]:
+    for result in results:
+        of = result["machine"]
+        yield (
+            f"- {result['benchmark']}: {of['cpu']}, {of['cores']} cores, {of['system']}, Python {of['python']}, "
+            f"{of['time']}, commit {of['commit']}, load before {of['load_average_before']:.1f}"
+        )
+
+
+def main(files: list[str]) -> None:
+    """`files`: result files; none: all."""
+    results = [json.loads(Path(file).read_text()) for file in files or sorted(map(str, RESULTS.glob("*.json")))]
+    print("| benchmark | what | median | spread | ratio | limit |")
+    print("|---|---|---:|---:|---:|---:|")
+    for result in results:
+        for row in rows(result):
+            print(line(row))
+    print()
+    for machine in machines(results):
+        print(machine)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
