@@ -22,7 +22,8 @@ def private_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise DiskError(f"cannot make the folder {folder}: {error.strerror}") from error
+        reason = "a file is in its place" if isinstance(error, FileExistsError) else error.strerror
+        raise DiskError(f"cannot make the folder {folder}: {reason}") from error
     return folder
 
 

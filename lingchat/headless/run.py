@@ -45,6 +45,7 @@ class _Run:
         self._open_chat = open_chat
         self._run_start = run_start
         self._notes = Notes(settings.color)
+        self._said: set[str] = set()
         self._outcome = Outcome()
         self._chat: Chat | None = None
         self._replying = False
@@ -119,7 +120,7 @@ class _Run:
                 if isinstance(event, Error):
                     self._fail(from_code(event.code, event.message))
                 elif isinstance(event, Warn):
-                    self._notes.say(event.message)
+                    self._warn(event.message)
         self._replying = False
 
     async def _load(self, chat: Chat, form: Form) -> None:
@@ -128,7 +129,13 @@ class _Run:
             if isinstance(event, Engine):
                 self._notes.engine(event)
             elif isinstance(event, Warn):
-                self._notes.say(event.message)
+                self._warn(event.message)
+
+    def _warn(self, text: str, *, error: bool = False) -> None:
+        """Each thing is said once, though several files may meet it."""
+        if text not in self._said:
+            self._said.add(text)
+            self._notes.say(text, error=error)
 
     async def _message(self) -> str:
         job = self._job
@@ -144,7 +151,7 @@ class _Run:
         if self._outcome.error is None:
             self._outcome.status, self._outcome.exit = "error", problem.exit_code
             self._outcome.error = {"code": problem.code, "message": str(problem)}
-            self._notes.say(str(problem), error=True)
+            self._warn(str(problem), error=True)
 
     def _settle(self) -> None:
         """What an interruption makes of the outcome."""
