@@ -12,12 +12,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from lingchat.config_fields import BY_NAME, Invalid
 from lingchat.errors import SessionError, UsageError
-from lingchat.session import Node, Session, SessionStore
+from lingchat.session import Session, SessionStore
 from lingchat.ui import clipboard
+from lingchat.ui import command_words as words
 from lingchat.ui.commands import COMMANDS, Call
 from lingchat.ui.editor import edit_text, editor_command
+from lingchat.ui.sampling_words import read_sampling, read_spec, sampling_text, spec_text
 
 if TYPE_CHECKING:
     from lingchat.ui.plain import PlainChat
@@ -84,23 +85,12 @@ class Commands:
         self._host.say(f"in session {self._session.id} {self._session.title}".rstrip())
 
     def do_rename(self, argument: str) -> None:
-        if not argument:
-            raise UsageError("/rename TITLE gives this session a title.")
-        self._session.rename(argument)
+        self._session.rename(words.read_title(argument))
 
     # ------------------------------------------------------------------ branches
 
-    def _nodes(self, role: str) -> list[Node]:
-        return [node for node in self._session.path() if node.role == role]
-
     def do_edit(self, argument: str) -> None:
-        own = self._nodes("user")
-        if not own:
-            raise UsageError("There is no message of yours to edit yet.")
-        try:
-            node = own[_number(argument) - 1] if argument else own[-1]
-        except (ValueError, IndexError) as cause:
-            raise UsageError(f"/edit [n]: n is 1 to {len(own)}, the number of your message.") from cause
+        node = words.message_to_edit(self._session, argument)
         self._host.editing = node.id
         self._host.start_text = node.content
         self._host.say("the next text replaces this message, beside it:")
@@ -108,22 +98,17 @@ class Commands:
             self._host.say(node.content)
 
     async def do_regen(self, argument: str) -> None:
-        replies = self._nodes("assistant")
-        if not replies:
-            raise UsageError("There is no reply to write again yet.")
-        await self._host.reply(self._host.chat.regenerate(replies[-1]))
+        reply = words.last_reply(self._session, "write again")
+        await self._host.reply(self._host.chat.regenerate(reply))
 
     # ------------------------------------------------------------------ text
 
     async def do_copy(self, argument: str) -> None:
-        replies = self._nodes("assistant")
-        if not replies:
-            raise UsageError("There is no reply to copy yet.")
-        text = replies[-1].content
+        text = words.last_reply(self._session, "copy").content
         if argument:
             blocks = [match.group(2) for match in _CODE.finditer(text)]
             try:
-                text = blocks[_number(argument) - 1]
+                text = blocks[words.read_place(argument) - 1]
             except (ValueError, IndexError) as cause:
                 raise UsageError(f"There is no code block {argument} in the last reply.") from cause
         text = clipboard.clean(text)
@@ -149,9 +134,8 @@ class Commands:
 
     def do_private(self, argument: str) -> None:
         history = self._host.history
-        history.private = _switch(argument, history.private, "/private [on|off]")
-        said = "what you type is not written into the history" if history.private else "the history is written again"
-        self._host.say(said)
+        history.private = words.read_switch(argument, history.private, "/private [on|off]")
+        self._host.say(words.private_text(history.private))
 
     # ------------------------------------------------------------------ model
 
@@ -168,29 +152,24 @@ class Commands:
     def do_system(self, argument: str) -> None:
         chat = self._host.chat
         if argument:
-            chat.system = "" if argument == "none" else argument
-        self._host.say(f"system message: {chat.system}" if chat.system else "no system message (/system TEXT sets one)")
+            chat.system = words.read_system(argument)
+        self._host.say(words.system_text(chat.system))
 
     def do_sampling(self, argument: str) -> None:
-        from lingchat.ui.slash import read_sampling, sampling_text  # of the chat screen: loaded only when asked for
-
         chat = self._host.chat
         if argument:
             chat.sampling = read_sampling(chat.sampling, argument)
         self._host.say(sampling_text(chat.sampling))
 
     def do_think(self, argument: str) -> None:
-        self._host.show_reasoning = _switch(argument, self._host.show_reasoning, "/think [on|off]")
+        self._host.show_reasoning = words.read_switch(argument, self._host.show_reasoning, "/think [on|off]")
         self._host.say("reasoning is shown" if self._host.show_reasoning else "reasoning is left out")
 
     def do_spec(self, argument: str) -> None:
         chat = self._host.chat
         if argument:
-            try:
-                chat.spec = BY_NAME["spec"].check(argument)
-            except Invalid as cause:
-                raise UsageError(f"/spec {argument}: it takes {cause}.") from cause
-        self._host.say(f"drafting {chat.spec}")
+            chat.spec = read_spec(argument)
+        self._host.say(spec_text(chat.spec))
 
     def do_restart(self, argument: str) -> None:
         self._host.load(self._host.chat.restart())
@@ -200,14 +179,9 @@ class Commands:
     def do_stats(self, argument: str) -> None:
         from lingchat.ui.stats_table import table
 
-        if argument not in ("", "turn", "session", "reset"):
-            raise UsageError("/stats [turn|session|reset]")
         stats = self._host.chat.stats
-        if argument == "reset":
-            self._counted_from = max(stats.turns, default=0)
-            self._host.say("session figures count from here")
-        else:
-            self._host.say(table(stats, argument, self._counted_from))
+        self._counted_from = words.counted_from(stats, argument, self._counted_from)
+        self._host.say(words.RESET_TEXT if argument == "reset" else table(stats, argument, self._counted_from))
 
     def do_theme(self, argument: str) -> None:
         self._host.say("line mode has no colours; the theme is of the chat screen")
@@ -223,17 +197,3 @@ class Commands:
 
 def one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _number(argument: str) -> int:
-    """A place counted from 1. Raises ValueError."""
-    number = int(argument)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def _switch(argument: str, now: bool, usage: str) -> bool:
-    if argument not in ("", "on", "off"):
-        raise UsageError(usage)
-    return argument == "on" if argument else not now

@@ -6,67 +6,80 @@ A command answers with a note, a page, or a change the screen shows. What the wo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
-import msgspec
-from textual.app import SuspendNotSupported
+from textual.app import App, SuspendNotSupported
 
 from lingchat.catalog.models import list_models
-from lingchat.config_fields import BY_NAME, Invalid
-from lingchat.engines.api import Sampling
+from lingchat.chat import Chat
 from lingchat.errors import LingchatError, SessionError, UsageError
-from lingchat.stats import NO_DRAFT
+from lingchat.session import Node, Session, SessionStore
+from lingchat.ui import command_words as words
 from lingchat.ui import tree
 from lingchat.ui.commands import Call
 from lingchat.ui.editor import edit_text, editor_command
+from lingchat.ui.history import History
+from lingchat.ui.sampling_words import read_sampling, read_spec, sampling_text, spec_text
 from lingchat.ui.screens.models import ModelsScreen
 from lingchat.ui.screens.notice import TextScreen
 from lingchat.ui.screens.sessions import SessionsScreen
 from lingchat.ui.stats_table import table
-
-if TYPE_CHECKING:
-    from lingchat.session import Node, Session
-    from lingchat.ui.screens.chat import ChatScreen
-
-
-def read_sampling(sampling: Sampling, words: str) -> Sampling:
-    """`sampling` with `k=v` words applied; `reset` alone gives the defaults. Raises UsageError naming key and value."""
-    if words.strip() == "reset":
-        return Sampling()
-    changes: dict[str, Any] = {}
-    known = Sampling.__struct_fields__
-    for word in words.split():
-        name, equals, value = word.partition("=")
-        if not equals or name not in known or name not in BY_NAME:
-            raise UsageError(f"{word} is not k=v with k one of {', '.join(known)}.")
-        try:
-            changes[name] = BY_NAME[name].check(value)
-        except Invalid as cause:
-            raise UsageError(f"{name}={value} cannot be: it takes {cause}.") from cause
-    try:
-        return msgspec.structs.replace(sampling, **changes)
-    except ValueError as cause:
-        raise UsageError(f"{cause}.") from cause
+from lingchat.ui.turns import Turns
+from lingchat.ui.widgets.conversation import Conversation
+from lingchat.ui.widgets.prompt import Prompt
 
 
-def sampling_text(sampling: Sampling) -> str:
-    """`temperature=0.7 top_p=1.0 ...`, as `/sampling` takes it."""
-    fields = msgspec.structs.asdict(sampling)
-    return " ".join(f"{name}={value}" for name, value in fields.items() if value is not None and value != ())
+class Host(Protocol):
+    """What commands need of the screen they act on."""
+
+    chat: Chat
+    store: SessionStore | None
+    history: History
+    turns: Turns
+    editing: Node | None
+
+    @property
+    def app(self) -> App[Any]: ...
+
+    @property
+    def conversation(self) -> Conversation: ...
+
+    @property
+    def prompt(self) -> Prompt: ...
+
+    @property
+    def model_name(self) -> str: ...
+
+    def work(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a command's work while the screen goes on."""
+
+    def note(self, text: str, error: bool = False) -> None:
+        """Say something above the prompt."""
+
+    def changed(self) -> None:
+        """State changed: what shows it draws itself again."""
+
+    async def reload(self) -> None:
+        """Show the session's active branch."""
+
+    def show_reasoning(self, on: bool | None) -> None:
+        """Open or fold all reasoning; None turns it round."""
+
+    def action_help(self) -> None: ...
 
 
 class Slash:
     """Carries out commands for one chat screen."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: Host) -> None:
         self._screen = screen
         self._counted_from = 0  # turns up to this one are left out of /stats session
 
     def run(self, call: Call) -> None:
         """Start a command; its errors become notes."""
         handler: Callable[[str], Any] = getattr(self, f"do_{call.command.name}")
-        self._screen.run_worker(self._guarded(handler, call.argument), group="command")
+        self._screen.work(self._guarded(handler, call.argument))
 
     async def _guarded(self, handler: Callable[[str], Any], argument: str) -> None:
         try:
@@ -108,7 +121,7 @@ class Slash:
 
         def chosen(session_id: str | None) -> None:
             if session_id is not None:
-                screen.run_worker(self._guarded(self.do_resume, session_id), group="command")
+                screen.work(self._guarded(self.do_resume, session_id))
 
         await screen.app.push_screen(SessionsScreen(screen.store, screen.chat.session, argument), chosen)
 
@@ -124,11 +137,10 @@ class Slash:
             await self._use(screen.store.open(wanted))
 
     def do_rename(self, argument: str) -> None:
-        if not argument:
-            raise UsageError("/rename TITLE gives this session a title.")
+        title = words.read_title(argument)
         if self._screen.store is None:
             raise SessionError("Nothing is kept of this chat, so it has no title.")
-        self._session.rename(" ".join(argument.split()))
+        self._session.rename(title)
 
     # ------------------------------------------------------------------ branches
 
@@ -139,14 +151,7 @@ class Slash:
         return node
 
     def do_edit(self, argument: str) -> None:
-        own = [node for node in self._session.path() if node.role == "user"]
-        if not own:
-            raise UsageError("There is no message of yours to edit yet.")
-        try:
-            node = own[int(argument) - 1] if argument else own[-1]
-        except (ValueError, IndexError) as cause:
-            raise UsageError(f"/edit [n]: n is 1 to {len(own)}, the number of your message.") from cause
-        self.begin_edit(str(node.id))
+        self.begin_edit(str(words.message_to_edit(self._session, argument).id))
 
     def begin_edit(self, node_id: str) -> None:
         """Put a user message into the prompt; sending it asks again, beside the old one."""
@@ -163,10 +168,7 @@ class Slash:
         screen.changed()
 
     def do_regen(self, argument: str) -> None:
-        replies = [node for node in self._session.path() if node.role == "assistant"]
-        if not replies:
-            raise UsageError("There is no reply to write again yet.")
-        self.regenerate(str(replies[-1].id))
+        self.regenerate(str(words.last_reply(self._session, "write again").id))
 
     def regenerate(self, node_id: str) -> None:
         screen = self._screen
@@ -252,11 +254,8 @@ class Slash:
 
     def do_private(self, argument: str) -> None:
         history = self._screen.history
-        if argument not in ("", "on", "off"):
-            raise UsageError("/private [on|off]")
-        history.private = argument == "on" if argument else not history.private
-        said = "what you type is not written into the history" if history.private else "the history is written again"
-        self._screen.note(said)
+        history.private = words.read_switch(argument, history.private, "/private [on|off]")
+        self._screen.note(words.private_text(history.private))
 
     # ------------------------------------------------------------------ model
 
@@ -280,10 +279,8 @@ class Slash:
     def do_system(self, argument: str) -> None:
         chat = self._screen.chat
         if argument:
-            chat.system = "" if argument == "none" else argument
-        self._screen.note(
-            f"system message: {chat.system}" if chat.system else "no system message (/system TEXT sets one)"
-        )
+            chat.system = words.read_system(argument)
+        self._screen.note(words.system_text(chat.system))
 
     def do_sampling(self, argument: str) -> None:
         chat = self._screen.chat
@@ -299,12 +296,8 @@ class Slash:
     def do_spec(self, argument: str) -> None:
         chat = self._screen.chat
         if argument:
-            try:
-                chat.spec = BY_NAME["spec"].check(argument)
-            except Invalid as cause:
-                raise UsageError(f"/spec {argument}: it takes {cause}.") from cause
-        said = {"off": NO_DRAFT, "on": "the engine chooses how deep"}
-        self._screen.note(f"drafting {chat.spec} ({said.get(str(chat.spec), 'drafts a round, at most')})")
+            chat.spec = read_spec(argument)
+        self._screen.note(spec_text(chat.spec))
 
     def do_restart(self, argument: str) -> None:
         self._screen.turns.restart()
@@ -314,14 +307,11 @@ class Slash:
     def do_stats(self, argument: str) -> None:
         screen = self._screen
         stats = screen.chat.stats
-        if argument not in ("", "turn", "session", "reset"):
-            raise UsageError("/stats [turn|session|reset]")
+        self._counted_from = words.counted_from(stats, argument, self._counted_from)
         if argument == "reset":
-            self._counted_from = max(stats.turns, default=0)
-            screen.note("session figures count from here")
-            return
-        text = table(stats, argument, self._counted_from)
-        screen.app.push_screen(TextScreen("latency", text))
+            screen.note(words.RESET_TEXT)
+        else:
+            screen.app.push_screen(TextScreen("latency", table(stats, argument, self._counted_from)))
 
     def do_theme(self, argument: str) -> None:
         app = self._screen.app

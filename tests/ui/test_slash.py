@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,18 +16,27 @@ from lingchat.engines.api import Sampling
 from lingchat.engines.clocks import VirtualClock
 from lingchat.engines.scripted import Pause, ScriptedEngine, ScriptTurn
 from lingchat.errors import ConfigError, UsageError
+from lingchat.ui import slash
 from lingchat.ui.app import LingchatApp
 from lingchat.ui.commands import COMMANDS
+from lingchat.ui.sampling_words import read_sampling, sampling_text
 from lingchat.ui.screens.models import ModelsScreen
 from lingchat.ui.screens.notice import TextScreen
 from lingchat.ui.screens.sessions import SessionsScreen
-from lingchat.ui.slash import Slash, read_sampling, sampling_text
+from lingchat.ui.slash import Slash
 
 REPLY = "First:\n\n```py\nx = 1\n```\n\nSecond:\n\n```sh\nls -l\n```\n"
 
 
 def test_every_command_of_the_table_is_carried_out_by_the_screen() -> None:
     assert all(callable(getattr(Slash, f"do_{command.name}", None)) for command in COMMANDS)
+
+
+def test_commands_know_no_chat_screen_and_line_mode_loads_none() -> None:
+    """Also not for their types: what they need of it stands in `slash.Host`."""
+    assert "screens.chat" not in Path(slash.__file__).read_text()
+    program = "import sys, lingchat.ui.plain, lingchat.ui.sampling_words; print('textual' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "False"
 
 
 async def talk(bench: Bench, *texts: str) -> None:
@@ -113,7 +124,7 @@ async def test_block_keys_branch_edit_and_copy(tmp_path: Path) -> None:
 
 async def test_commands_about_messages_say_when_there_are_none(tmp_path: Path) -> None:
     async with running(script("a"), home=tmp_path) as bench:
-        for command in ("/edit", "/regen", "/copy", "/copy 3", "/resume", "/rename"):
+        for command in ("/edit", "/edit 0", "/regen", "/copy", "/copy 3", "/resume", "/rename"):
             await bench.say(command)
             await bench.until(lambda: bench.notice)
             bench.screen.note("")

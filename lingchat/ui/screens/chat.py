@@ -6,8 +6,8 @@ Turns run in `turns`, commands in `slash`, sizes come from `layout`; this file c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import events, on
 from textual.actions import SkipAction
@@ -388,6 +388,9 @@ class ChatScreen(Screen[None], inherit_bindings=False):
     @on(Conversation.Sibling)
     async def _sibling(self, message: Conversation.Sibling) -> None:
         await self.slash.step_sibling(message.view.node_id, message.step)
+
+    def work(self, work: Coroutine[Any, Any, None]) -> None:
+        self.run_worker(work, group="command")
 
     def show_reasoning(self, on: bool | None) -> None:
         """Open (True) or fold (False) all reasoning, now and in replies to come; None turns it round."""
