@@ -57,7 +57,7 @@ def floor(module: str) -> int:
     return max(matches)[1]
 
 
-def imports(path: Path, *, top_level: bool = False, typing_too: bool = True) -> set[str]:
+def imports(path: Path, *, top_level: bool = False) -> set[str]:
     """Dotted names that a file imports; `top_level` leaves out what functions import when they run."""
     tree = ast.parse(path.read_text())
     found: set[str] = set()
@@ -65,8 +65,6 @@ def imports(path: Path, *, top_level: bool = False, typing_too: bool = True) -> 
     def visit(node: ast.AST) -> None:
         for child in ast.iter_child_nodes(node):
             if top_level and isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                continue
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test) and not typing_too:
                 continue
             if isinstance(child, ast.Import):
                 found.update(alias.name for alias in child.names)
@@ -97,8 +95,9 @@ def test_imports_only_go_down() -> None:
 
 
 def test_no_import_circles() -> None:
+    """Imports for type checkers count: two files that must know each other are one idea, or lack a protocol."""
     known = modules()
-    graph = {module: inner(imports(path, typing_too=False), known) - {module} for module, path in known.items()}
+    graph = {module: inner(imports(path), known) - {module} for module, path in known.items()}
     done: set[str] = set()
 
     def walk(module: str, trail: tuple[str, ...]) -> None:

@@ -9,28 +9,51 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
 
+from lingchat.chat import Chat
 from lingchat.errors import SessionError, UsageError
+from lingchat.events import AnyEvent
 from lingchat.session import Session, SessionStore
 from lingchat.ui import clipboard
 from lingchat.ui import command_words as words
 from lingchat.ui.commands import COMMANDS, Call
 from lingchat.ui.editor import edit_text, editor_command
+from lingchat.ui.history import History
 from lingchat.ui.sampling_words import read_sampling, read_spec, sampling_text, spec_text
-
-if TYPE_CHECKING:
-    from lingchat.ui.plain import PlainChat
 
 _NOT_KEPT = "Nothing is kept of this chat (it is private), so there are no sessions."
 _CODE = re.compile(r"^[ ]{0,3}(`{3,}|~{3,})[^\n]*\n(.*?)^[ ]{0,3}\1[`~]*[ ]*$", re.MULTILINE | re.DOTALL)
 
 
+class Host(Protocol):
+    """The line-mode chat, as far as commands need it."""
+
+    chat: Chat
+    history: History
+    show_reasoning: bool
+    leaving: bool
+    start_text: str  # what the next prompt starts with
+    editing: int | None  # the user message that the next text replaces
+
+    def say(self, text: str) -> None:
+        """A line of ours."""
+        ...
+
+    def load(self, stream: AsyncIterator[AnyEvent]) -> object:
+        """Follow an engine that starts."""
+        ...
+
+    async def reply(self, stream: AsyncIterator[AnyEvent]) -> None:
+        """Print a reply as it comes."""
+        ...
+
+
 class Commands:
     """Carries out commands for one line-mode chat. They run between replies, so none of them meets a running one."""
 
-    def __init__(self, host: PlainChat, store: SessionStore | None) -> None:
+    def __init__(self, host: Host, store: SessionStore | None) -> None:
         self._host = host
         self._store = store
         self._counted_from = 0  # turns up to this one are left out of /stats
