@@ -6,7 +6,7 @@ An engine owns tokenizer, template, parsers and device; a front end sends a `Cha
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -89,7 +89,6 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes: int = 0
     demo: bool = False
     provenance: str = "live"  # live, replay, remote (client clock), random weights
-    special: dict[str, Any] = {}  # bos, eos and other ids that tools may want
 
 
 @runtime_checkable

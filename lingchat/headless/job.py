@@ -22,10 +22,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     out: str | None = None  # the result goes into this file instead of standard output
     attachments: tuple[str, ...] = ()
     stdin: bool = True
-    resume: str | None = None  # a session's id
-    last: bool = False  # go on with the last session
     timeout_s: float | None = None
-    argv: tuple[str, ...] = ()
 
     @property
     def prompt_is_stdin(self) -> bool:

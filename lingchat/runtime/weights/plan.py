@@ -13,8 +13,8 @@ from lingchat.runtime.weights.config import ModelConfig
 from lingchat.runtime.weights.names import expected_shapes
 
 # Bytes a value: of matrices, and of KV rows. int8 has a bf16 scale a row besides; its KV rows are bf16.
-_MATRIX = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
-_KV = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 2}
+_MATRIX = {"fp32": 4, "bf16": 2, "int8": 1}
+_KV = {"fp32": 4, "bf16": 2, "int8": 2}
 _INT8_COLUMNS = 32  # rows of int8 are padded to a multiple of this (kernels/gemv.py)
 _FP32 = 4  # vectors (norms, biases), activations and logits
 _LOGIT_ROWS = 32  # verified rows whose logits, and as many of their probabilities, exist at once
@@ -37,7 +37,7 @@ class MemoryPlan:
 
 
 def plan(config: ModelConfig, dtype: str, context: int, *, rows: int = 256, kv_bytes: int | None = None) -> MemoryPlan:
-    """The plan for matrices in `dtype` (fp32, bf16, fp16 or int8), `context` tokens, prefill in chunks of `rows`.
+    """The plan for matrices in `dtype` (fp32, bf16 or int8), `context` tokens, prefill in chunks of `rows`.
 
     `kv_bytes` is the width of a cached value where the back end does not take the one that goes with `dtype`.
     """
