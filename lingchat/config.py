@@ -22,6 +22,7 @@ import platformdirs
 from lingchat.config_fields import BY_NAME, FIELDS, Field, Invalid
 from lingchat.errors import ConfigError, UsageError
 
+KEYS = "keys"  # the table of config.toml that binds keys
 SAMPLING = tuple(field.name for field in FIELDS if field.table == "sampling")
 
 
@@ -88,6 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mouse: bool = True
     private: bool = False  # no history, no session, no trace
     color: str = "auto"
+    keys: dict[str, str] = {}  # action id -> its keys, "f2,ctrl+t"; config.toml only; the screen knows the ids
     origins: dict[str, str] = {}
 
     def sampling_fields(self) -> dict[str, Any]:
@@ -122,21 +124,15 @@ def load_settings(
         known = find_field(name, UsageError)
         values[known.name] = _checked(known, value, UsageError, f"the flag {known.flag}")
         origins[known.name] = f"flag {known.flag}"
-    return Settings(**values, origins=origins)
+    keys = read_keys(file)
+    origins["keys"] = str(file) if keys else "default"
+    return Settings(**values, keys=keys, origins=origins)
 
 
 def read_file(file: Path) -> dict[Field, Any]:
-    """The settings that a TOML file makes, checked; none when it does not exist."""
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}. Mend it or move it away") from error
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    """The settings that a TOML file makes, checked; none when it does not exist. Its `[keys]` are `read_keys`'s."""
     found: dict[Field, Any] = {}
-    for key, value in _flat(table):
+    for key, value in _flat({name: value for name, value in _table(file).items() if name != KEYS}):
         field = find_field(key, ConfigError, f"{file}: ")
         if key != field.key:
             raise ConfigError(
@@ -144,6 +140,31 @@ def read_file(file: Path) -> dict[Field, Any]:
             )
         found[field] = _checked(field, value, ConfigError, f"{file}: {key}")
     return found
+
+
+def read_keys(file: Path) -> dict[str, str]:
+    """The table `[keys]`: an action's id and the keys that do it, with commas between them."""
+    table = _table(file).get(KEYS, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{file}: {KEYS} must be a table: [{KEYS}]")
+    keys: dict[str, str] = {}
+    for name, value in _flat(table):
+        if not isinstance(value, str) or not all(part.strip() for part in value.split(",")):
+            raise ConfigError(f'{file}: {KEYS}.{name} is {value!r}, but must be keys such as "f2,ctrl+t"')
+        keys[name] = ",".join(part.strip() for part in value.split(","))
+    return keys
+
+
+def _table(file: Path) -> dict[str, Any]:
+    """What a TOML file holds, nothing when it does not exist."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}. Mend it or move it away") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
 
 
 def find_field(name: str, error: type[ConfigError] | type[UsageError], where: str = "") -> Field:

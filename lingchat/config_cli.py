@@ -53,6 +53,8 @@ def _show() -> None:
         value = getattr(settings, field.name)
         shown = "none" if value is None else _toml(value)
         print(f"{field.key:<28} {shown:<24} {settings.origins[field.name]}")
+    for name, keys in settings.keys.items():
+        print(f"{'keys.' + name:<28} {_toml(keys):<24} {settings.origins['keys']}")
 
 
 def set_value(file: Path, name: str, text: str) -> None:

@@ -26,7 +26,8 @@ def test_defaults_are_those_of_sampling():
     settings = load_settings(env={}, file=Path("/nonexistent/config.toml"))
     assert Sampling(**settings.sampling_fields()) == Sampling()
     assert set(settings.origins.values()) == {"default"}
-    assert {field.name for field in FIELDS} == set(Settings.__struct_fields__) - {"origins"} == set(settings.origins)
+    named = {field.name for field in FIELDS}
+    assert named == set(Settings.__struct_fields__) - {"origins", "keys"} == set(settings.origins) - {"keys"}
 
 
 def test_every_default_passes_its_own_check():
@@ -139,3 +140,16 @@ def test_folders_follow_xdg(tmp_path, monkeypatch):
     assert found.runs == tmp_path / "DATA" / "lingchat" / "runs"
     assert found.history == tmp_path / "STATE" / "lingchat" / "history.jsonl"
     assert found.cache == tmp_path / "CACHE" / "lingchat"
+
+
+def test_keys_are_read_by_action_id(file):
+    settings = loaded(file, '[keys]\nchat.latency = "f9, ctrl+l"\n"prompt.send" = "ctrl+s"\n')
+    assert settings.keys == {"chat.latency": "f9,ctrl+l", "prompt.send": "ctrl+s"}
+    assert settings.origins["keys"] == str(file)
+    assert loaded(file).keys == {} and loaded(file).origins["keys"] == "default"
+
+
+@pytest.mark.parametrize("text", ["keys = 3", "[keys]\nchat.latency = 2", '[keys]\nchat.latency = "f2,,f3"'])
+def test_keys_that_cannot_be_are_named(file, text):
+    with pytest.raises(ConfigError, match=r"config\.toml: keys"):
+        loaded(file, text)

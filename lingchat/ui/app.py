@@ -23,11 +23,14 @@ from lingchat.events import now_ns
 from lingchat.session import SessionStore
 from lingchat.ui import clipboard
 from lingchat.ui.history import Draft, History
+from lingchat.ui.keys import conflicts
 from lingchat.ui.palette import CommandProvider
 from lingchat.ui.screens.chat import ChatScreen
 from lingchat.ui.signals import SignalGuard
 from lingchat.ui.terminal import TerminalDriver
 from lingchat.ui.themes import DEFAULTS, OWN, THEMES
+from lingchat.ui.widgets.conversation import Conversation
+from lingchat.ui.widgets.prompt import Prompt
 from lingchat.visible import visible
 
 if TYPE_CHECKING:
@@ -95,12 +98,18 @@ class LingchatApp(App[None], inherit_bindings=False):
             raise ConfigError(
                 f"theme: there is no theme {settings.theme} (from {origin}); dark, light and ansi are there."
             )
+        places = (Prompt.BINDINGS, Conversation.BINDINGS, ChatScreen.BINDINGS, LingchatApp.BINDINGS)
+        self._conflicts = conflicts(settings.keys, places, settings.origins.get("keys", "the settings"))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return DEFAULTS
 
     def on_mount(self) -> None:
+        self.set_keymap(self.settings.keys)
         self.push_screen(self._chat_screen)
+        if self._conflicts:
+            told = "; ".join(self._conflicts)
+            self._chat_screen.call_after_refresh(self._chat_screen.note, f"keys: {told} (lingchat config path)", True)
 
     # ------------------------------------------------------------------ what screens ask of the app
 

@@ -1,12 +1,17 @@
-"""The keys of the chat screen, by action; every one can be rebound by its id.
+"""The keys of the chat screen by action, and what becomes of them when the user's `[keys]` bind some anew.
 
+A key of screen, prompt, messages or app is rebound by the id of its action: `chat.latency = "f9"`.
 The prompt carries them out in the order they were typed (see `Prompt`), so none of them is a priority binding. Every
 F-key has a second key, since terminals of editors and desktops take some of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from textual.binding import Binding, BindingType
+
+from lingchat.errors import ConfigError
 
 
 def _key(keys: str, action: str, description: str, name: str) -> Binding:
@@ -36,3 +41,29 @@ CHAT_KEYS: list[BindingType] = [
     _key("2", "first_empty(2)", "", "first_empty_2"),
     _key("3", "first_empty(3)", "", "first_empty_3"),
 ]
+
+
+def conflicts(keys: Mapping[str, str], places: Iterable[Iterable[BindingType]], origin: str) -> list[str]:
+    """What to tell of the user's `keys`: each key that would do two things. Raises ConfigError for an id nobody has.
+
+    `places` are the bindings as they come, the ones asked first in front.
+    """
+    declared = [binding for place in places for binding in place if isinstance(binding, Binding) and binding.id]
+    known = {binding.id: binding for binding in declared}
+    for name in keys:
+        if name not in known:
+            import difflib  # for a typo only: a start must not pay for it
+
+            near = difflib.get_close_matches(name, [str(known_name) for known_name in known], n=1)
+            hint = f", did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{origin}: keys.{name}: no action is called {name}{hint}")
+    users: dict[str, list[Binding]] = {}
+    for binding in declared:
+        for key in keys.get(str(binding.id), binding.key).split(","):
+            users.setdefault(key.strip(), []).append(binding)
+    told = []
+    for key, bindings in users.items():
+        ids = [str(binding.id) for binding in bindings]
+        if len({binding.action for binding in bindings}) > 1 and any(name in keys for name in ids):
+            told.append(f"{key} is bound to {' and '.join(ids)}")
+    return told

@@ -48,7 +48,9 @@ def key_name(key: str) -> str:
 def key_table(node: DOMNode) -> list[tuple[str, str]]:
     """The described bindings of a node as (keys, description), one row an action, in the order they are declared."""
     rows: dict[str, tuple[list[str], str]] = {}
-    for key, binding in node._bindings:
+    bindings = node._bindings.copy()
+    bindings.apply_keymap(node.app._keymap)
+    for key, binding in bindings:
         if binding.description:
             rows.setdefault(binding.action, ([], binding.description))[0].append(key_name(key))
     return [(" ".join(keys), description) for keys, description in rows.values()]

@@ -67,18 +67,18 @@ class Conversation(MessageList):
         """The block cursor is gone; the prompt may take the keys again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("alt+up,ctrl+up", "cursor(-1)", "message above", show=False),
-        Binding("alt+down,ctrl+down", "cursor(1)", "message below", show=False),
-        Binding("escape", "leave_cursor", "leave messages", show=False),
-        Binding("c", "act('copy')", "copy", show=False),
-        Binding("o", "act('open')", "open", show=False),
-        Binding("e", "act('edit')", "edit", show=False),
-        Binding("r", "act('regenerate')", "regenerate", show=False),
-        Binding("b", "act('branch')", "branch", show=False),
-        Binding("left", "step_sibling(-1)", "sibling before", show=False),
-        Binding("right", "step_sibling(1)", "sibling after", show=False),
-        Binding("ctrl+home", "scroll_home", "top", show=False),
-        Binding("ctrl+end", "scroll_end", "bottom", show=False),
+        Binding("alt+up,ctrl+up", "cursor(-1)", "message above", show=False, id="messages.up"),
+        Binding("alt+down,ctrl+down", "cursor(1)", "message below", show=False, id="messages.down"),
+        Binding("escape", "leave_cursor", "leave messages", show=False, id="messages.leave"),
+        Binding("c", "act('copy')", "copy", show=False, id="messages.copy"),
+        Binding("o", "act('open')", "open", show=False, id="messages.open"),
+        Binding("e", "act('edit')", "edit", show=False, id="messages.edit"),
+        Binding("r", "act('regenerate')", "regenerate", show=False, id="messages.regenerate"),
+        Binding("b", "act('branch')", "branch", show=False, id="messages.branch"),
+        Binding("left", "step_sibling(-1)", "sibling before", show=False, id="messages.sibling_before"),
+        Binding("right", "step_sibling(1)", "sibling after", show=False, id="messages.sibling_after"),
+        Binding("ctrl+home", "scroll_home", "top", show=False, id="messages.top"),
+        Binding("ctrl+end", "scroll_end", "bottom", show=False, id="messages.bottom"),
     ]
 
     def __init__(
