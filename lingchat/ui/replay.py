@@ -17,6 +17,7 @@ from textual.timer import Timer
 from lingchat.arguments import Parser
 from lingchat.chat import Chat
 from lingchat.config import Settings, load_settings
+from lingchat.engines.clocks import Clock
 from lingchat.engines.scripted import ScriptedEngine
 from lingchat.streams import need_screen
 from lingchat.trace import Trace, find_run, read_trace
@@ -131,10 +132,12 @@ class ReplayApp(LingchatApp):
             self._steps.rest()
 
 
-def make_app(trace: Trace, settings: Settings, *, speed: float = 1.0, step: bool = False) -> ReplayApp:
-    """The app that replays `trace`."""
+def make_app(
+    trace: Trace, settings: Settings, *, speed: float = 1.0, step: bool = False, clock: Clock | None = None
+) -> ReplayApp:
+    """The app that replays `trace`, on the system's clock at `speed` unless one is given."""
     steps = Steps() if step else None
-    engine = ScriptedEngine.from_trace(trace, speed, step=steps.wait if steps is not None else None)
+    engine = ScriptedEngine.from_trace(trace, speed, step=steps.wait if steps is not None else None, clock=clock)
     return ReplayApp(engine, settings, trace, steps, speed)
 
 

@@ -288,3 +288,12 @@ def test_scripts_are_read_from_json_and_checked(tmp_path):
         Script.read(path)
     with pytest.raises(ConfigError, match="nowhere"):
         Script.read(tmp_path / "nowhere.json")
+
+
+def test_a_clock_runs_at_its_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 5_000
+    monkeypatch.setattr("lingchat.engines.clocks.now_ns", lambda: now)
+    clock = SpeedClock(4)
+    before = clock.now_ns()
+    now += 1_000
+    assert clock.now_ns() - before == 4_000

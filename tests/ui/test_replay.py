@@ -15,7 +15,7 @@ from lingchat import events as ev
 from lingchat.cli import main
 from lingchat.config import load_settings, paths
 from lingchat.engines.api import ChatRequest, Message
-from lingchat.engines.clocks import VirtualClock
+from lingchat.engines.clocks import SpeedClock, VirtualClock
 from lingchat.engines.scripted import Pause, Script, ScriptedEngine, ScriptTurn
 from lingchat.stats import footer, format_ms
 from lingchat.trace import Trace, TraceWriter, read_trace
@@ -76,13 +76,21 @@ async def test_questions_and_answers_appear_with_the_recorded_figures(tmp_path: 
         assert not app._chat_screen.query_one("#entry").display
 
 
-async def test_it_takes_the_recorded_time_divided_by_the_speed(tmp_path: Path) -> None:
-    trace = read_trace(await record(tmp_path, ScriptTurn(text="one two three", round_ms=400.0), questions=("go",)))
-    async with replaying(trace, speed=4) as (app, pilot):
-        await wait_until(pilot, lambda: texts(app) and texts(app)[-1][1])
-        began = ev.now_ns()
-        await wait_until(pilot, lambda: app.over)
-        assert (ev.now_ns() - began) / 1e6 >= 400 / 4  # at least a round more of a quarter of 400 ms
+async def test_rounds_take_their_recorded_time_on_a_clock_that_runs_at_the_speed(tmp_path: Path) -> None:
+    turn = ScriptTurn(text="one two three", round_ms=400.0, prefill_ms=100.0)
+    trace = read_trace(await record(tmp_path, turn, questions=("go",)))
+    own = make_app(trace, load_settings(), speed=4)._engine.clock
+    assert isinstance(own, SpeedClock) and own.speed == 4
+    clock = VirtualClock(auto=False)
+    async with replaying(trace, speed=4, clock=clock) as (app, pilot):
+        await wait_until(pilot, lambda: texts(app))
+        await wait_until(pilot, lambda: clock._timers)
+        seen = []
+        for ms in (499, 1, 399, 1, 399, 1):
+            await clock.advance(ms)
+            await pilot.pause()
+            seen.append(app.chat.stats.turns[1].rounds)
+        assert seen == [0, 1, 1, 2, 2, 3]
         assert app.chat.stats.turns[1].round(0.5) == pytest.approx(400, rel=0.01)
 
 
