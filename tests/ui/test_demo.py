@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from importlib.util import find_spec
+import tomllib
 from pathlib import Path
 
 import pexpect
@@ -20,12 +20,13 @@ from lingchat.notes import Notes
 from lingchat.stats import footer
 from lingchat.trace import read_trace
 from lingchat.ui import demo
+from lingchat.ui.demo import still
 from lingchat.ui.demo.lane_state import PaceLane, RecordedLane
 from lingchat.ui.demo.lanes import LADDER, PACES, PUBLISHED, Pace, Rung
 from lingchat.ui.demo.record import record, recordings, shipped
 from lingchat.ui.demo.screen import DemoApp, _last_lines
-from lingchat.ui.demo.still import plain_svg, save_still
 
+ROOT = Path(__file__).parents[2]
 TEXT = "The quick brown fox jumps over the lazy dog."
 PACE = {"fp32": 40.0, "int8": 15.0, "int8-drafts": 20.0}
 
@@ -197,8 +198,7 @@ async def test_all_lanes_play_together_and_end_in_a_still(tmp_path: Path, notes:
             assert word in svg
         assert "L&#160;3.00" in svg.replace("\u00a0", "&#160;")
         assert "@font-face" not in svg and "http://" not in svg.replace("http://www.w3.org", "")
-        if find_spec("resvg_py") is not None:
-            assert app.files[1].read_bytes().startswith(b"\x89PNG")
+        assert app.files[1].read_bytes().startswith(b"\x89PNG")
         app.files = []
         await pilot.press("r")
         await wait_until(pilot, lambda: app.files)
@@ -206,11 +206,37 @@ async def test_all_lanes_play_together_and_end_in_a_still(tmp_path: Path, notes:
         await wait_until(pilot, lambda: not app.is_running)
 
 
-def test_without_a_renderer_there_is_an_svg_and_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lingchat.ui.demo.still.importlib.util.find_spec", lambda name: None)
-    files, missing = save_still("<svg><style>@font-face { src: url('x') }\n.a {}</style></svg>", tmp_path)
-    assert [path.name for path in files] == ["demo.svg"] and "resvg-py" in missing
-    assert plain_svg(files[0].read_text()) == files[0].read_text() == "<svg><style>.a {}</style></svg>"
+SCREEN = "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 90 20'><style>@font-face { src: url('x') }\n.a { font-family: Fira Code, monospace }</style><text class='a' y='15'>lingchat</text></svg>"
+
+
+def drawn_with(monkeypatch: pytest.MonkeyPatch, *files: Path, named: str = "") -> None:
+    """The renderer knows these font files alone, and fontconfig names this family."""
+    monkeypatch.setattr(still, "LOADED", {"skip_system_fonts": True, "font_files": [str(file) for file in files]})
+    monkeypatch.setattr(still, "output", lambda *command: named)
+
+
+def test_without_a_font_there_is_an_svg_and_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn_with(monkeypatch, named="Not There")
+    files, missing = still.save_still(SCREEN, tmp_path)
+    assert [path.name for path in files] == ["demo.svg"] and "no font" in missing and "install one" in missing
+    svg = files[0].read_text()
+    assert still.plain_svg(svg) == svg and "@font-face" not in svg and "monospace" in svg
+
+
+def test_a_font_nobody_thought_of_is_found_by_fontconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = list(Path("/usr/share/fonts").rglob("DejaVuSerif.ttf"))
+    if not files:
+        pytest.skip("DejaVu Serif is not installed")
+    drawn_with(monkeypatch, files[0], named="DejaVu Serif")
+    made, missing = still.save_still(SCREEN, tmp_path)
+    assert (len(made), missing) == (2, "")
+    blank, _ = still.save_still(SCREEN.replace("lingchat", ""), tmp_path, "blank")
+    assert made[1].read_bytes().startswith(b"\x89PNG") and made[1].read_bytes() != blank[1].read_bytes()
+
+
+def test_the_renderer_comes_with_a_plain_install() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert [name for name in project["dependencies"] if name.startswith("resvg-py")]
 
 
 async def test_a_full_disk_does_not_end_the_demo(tmp_path: Path, notes: Notes) -> None:
@@ -224,7 +250,7 @@ async def test_a_full_disk_does_not_end_the_demo(tmp_path: Path, notes: Notes) -
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LingchatError, match="cannot write"):
-        save_still("<svg/>", tmp_path / "file" / "below")
+        still.save_still("<svg/>", tmp_path / "file" / "below")
 
 
 def test_the_installed_command(tmp_path: Path) -> None:
