@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 from common import machine, save, spread
-from terminal import COMMAND, Terminal, environment, new_home, newest_trace
+from terminal import COMMAND, Others, Terminal, environment, new_home, newest_trace
 
 from lingchat.engines.script import Script, ScriptTurn
 from lingchat.events import AnyEvent, Engine, TurnFirst, TurnStart
@@ -157,6 +157,7 @@ def main() -> None:
     found = parse.parse_args()
 
     result: dict[str, Any] = {"benchmark": "startup", "machine": machine()}
+    others = Others()
     chosen = found.only or ("screen", "cold", "warm")
     if "screen" in chosen:
         result["screen"] = repeated(screen, found.repeats, model=True)
@@ -174,6 +175,7 @@ def main() -> None:
         for name, figures in {**of, **of.get("phases_ms", {})}.items():
             if "median" in figures:
                 print(f"{part:7} {name:26} {figures['median']:9.1f}  ({figures['min']:.1f}..{figures['max']:.1f})")
+    result["others_percent_of_a_core"] = others.percent()
     save(found.name, result)
 
 

@@ -32,6 +32,8 @@ SINGLE: dict[str, tuple[tuple[str, float | None], ...]] = {
         ("mean_kl_nats", None),
         ("same_top_token", None),
     ),
+    "ui_echo": (("others_percent_of_a_core", None),),
+    "startup": (("others_percent_of_a_core", None),),
 }
 COMPARED = ("headless", "llama.cpp")  # the side that others are compared with
 

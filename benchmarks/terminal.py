@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import resource
 import select
 import shutil
 import sys
@@ -73,6 +74,29 @@ def cpu_seconds(pid: int) -> float:
     """Processor time that process `pid` has used with all its threads, its children not counted."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+class Others:
+    """What everything but this benchmark took of the machine since construction: it tells a quiet run from another."""
+
+    def __init__(self) -> None:
+        self._begun, self._busy, self._ours = time.monotonic(), _busy_s(), _ours_s()
+
+    def percent(self) -> float:
+        """Of one core. Processes that we started count as ours once they have ended."""
+        others = (_busy_s() - self._busy) - (_ours_s() - self._ours)
+        return max(0.0, 100 * others / (time.monotonic() - self._begun))
+
+
+def _busy_s() -> float:
+    """Seconds that the cores have worked, or were taken from this machine, since it started."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
+
+
+def _ours_s() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 class Terminal:

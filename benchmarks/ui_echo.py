@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 from common import machine, save, spread
-from terminal import COMMAND, Terminal, cpu_seconds, echo_times, environment, new_home, newest_trace, percentile
+from terminal import COMMAND, Others, Terminal, cpu_seconds, echo_times, environment, new_home, newest_trace, percentile
 
 from lingchat.config import paths
 from lingchat.engines.api import ModelInfo
@@ -204,6 +204,7 @@ def main() -> None:
     found = parse.parse_args()
 
     result: dict[str, Any] = {"benchmark": "ui_echo", "machine": machine()}
+    others = Others()
     for case in CASES:
         if found.only is None or case in found.only:
             part = result.setdefault("key_echo", {})[case] = echoes(case, found.repeats, found.keys)
@@ -213,6 +214,7 @@ def main() -> None:
         result["cost"] = {"tokens_per_s": USUAL, **costs(found.repeats, found.seconds)}
         for name in ("idle", "stream"):
             print(f"cost {name:8}", {key: round(of["median"], 2) for key, of in result["cost"][name].items()})
+    result["others_percent_of_a_core"] = others.percent()
     save(found.name, result)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common import machine, save, spread
-from terminal import COMMAND, Terminal, environment, new_home, newest_trace, reply_ended
+from terminal import COMMAND, Others, Terminal, environment, new_home, newest_trace, reply_ended
 
 from lingchat.events import Text, Ui
 from lingchat.trace import read_trace
@@ -36,6 +36,7 @@ class Figures(NamedTuple):
     p95: float
     text: str
     ui_lag_p95: float | None
+    others_percent: float = 0.0  # of a core, by everything else on the machine, meanwhile
 
 
 def figures(home: Path, tokens: int) -> Figures:
@@ -81,7 +82,9 @@ def pairs(count: int, tokens: int, threads: int | None, spec: str) -> dict[str, 
     for _ in range(count):
         for side, run in (("headless", headless), ("tui", on_screen)):
             with new_home(model=True) as home:
-                found[side].append(run(home, options, tokens))
+                others = Others()
+                figure = run(home, options, tokens)
+                found[side].append(figure._replace(others_percent=others.percent()))
     texts = {figure.text for side in found.values() for figure in side}
     result: dict[str, Any] = {"threads": threads or "chosen by the engine", "same_text": len(texts) == 1}
     for name in ("p50", "p95"):
@@ -91,6 +94,9 @@ def pairs(count: int, tokens: int, threads: int | None, spec: str) -> dict[str, 
             "ratio_of_medians": statistics.median(values["tui"]) / statistics.median(values["headless"]),
             "pairs": spread([tui / bare for tui, bare in zip(values["tui"], values["headless"], strict=True)]),
         }
+    result["others_percent_of_a_core"] = {
+        side: spread([figure.others_percent for figure in runs]) for side, runs in found.items()
+    }
     lags = [figure.ui_lag_p95 for figure in found["tui"] if figure.ui_lag_p95 is not None]
     if lags:
         result["ui_lag_p95_ms"] = spread(lags)
@@ -117,7 +123,9 @@ def main() -> None:
             if name == "one_core_free":
                 ratio["limit"] = LIMITS[percentile]
             medians = {side: round(of["median"], 2) for side, of in part[f"tpot_{percentile}_ms"].items()}
-            print(f"{name:14} TPOT {percentile} {medians} ms, ratio {ratio['ratio_of_medians']:.3f}", flush=True)
+            print(f"{name:13} TPOT {percentile} {medians} ms, ratio {ratio['ratio_of_medians']:.3f}", flush=True)
+        others = {side: round(of["median"]) for side, of in part["others_percent_of_a_core"].items()}
+        print(f"{name:13} others took {others} % of a core", flush=True)
     save(found.name, result)
 
 
