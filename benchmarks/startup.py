@@ -1,4 +1,5 @@
-"""How soon one can type, and how soon the first token comes, from the start of the process. Files are warm.
+"""How soon one can type, and how soon the first token comes, from the start of the process. Files are warm,
+byte code is there: one run of each kind comes first and is not counted.
 
 `screen`: `python -m lingchat` in a pseudo terminal of 120x40 while the real engine loads in the background: the first
 paint, the first key echoed (typed the moment the prompt stands there), and the engine ready.

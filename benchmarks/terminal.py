@@ -38,7 +38,10 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 def environment(home: Path, script: Path | None = None) -> dict[str, str]:
     """Variables of a run in `home`; with `script` the scripted engine plays it, else the real engine loads."""
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith("LINGCHAT_") and name != "NO_COLOR"
+        name: value
+        for name, value in os.environ.items()
+        # Without kept byte code every start would compile the whole package, which an installed one never does.
+        if not name.startswith("LINGCHAT_") and name not in ("NO_COLOR", "PYTHONDONTWRITEBYTECODE")
     }
     kept |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LINGCHAT_HOME": str(home)}
     return kept | ({"LINGCHAT_ENGINE": f"scripted:{script}"} if script is not None else {})
