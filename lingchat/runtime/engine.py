@@ -138,7 +138,8 @@ class Runtime:
                 torch.set_num_threads(1)
                 alone = {n: min(self._time_rows(n) for _ in range(2)) for n in WARM_WIDTHS}
                 self._driver.threads = Threads(self.threads, torch.set_num_threads, alone)
-            for n_rows in 2 * WARM_WIDTHS:
+            # Single rows first: should another process hold a core, they show it soonest.
+            for n_rows in (1, 1, *2 * WARM_WIDTHS):
                 seconds = self._time_rows(n_rows)
                 self._auto_width.learn(n_rows - 1, 0, seconds)
                 if self._driver.threads is not None:

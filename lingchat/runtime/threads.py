@@ -20,6 +20,7 @@ from lingchat.errors import UsageError
 
 _WINDOW = 8  # rounds that are judged together
 _WORSE = 1.1  # several threads must not take longer than this share of one thread's time
+_FAR_WORSE, _FEW = 1.5, 3  # so much in so many rounds is no accident, and each such round is dear
 _PATIENCE = 64  # rounds alone before the others are tried again; doubles while they keep failing
 _MOST_PATIENCE = 1024
 
@@ -65,12 +66,16 @@ class Threads:
             if self._rest <= 0:
                 self._single = statistics.median(self._window)
                 self._switch(self.most)
+        elif self._too_slow():
+            self._rest, self._patience = self._patience, min(2 * self._patience, _MOST_PATIENCE)
+            self._switch(1)
         elif len(self._window) == _WINDOW:
-            if statistics.median(self._window) > _WORSE * self._single:
-                self._rest, self._patience = self._patience, min(2 * self._patience, _MOST_PATIENCE)
-                self._switch(1)
-            else:
-                self._patience = _PATIENCE
+            self._patience = _PATIENCE
+
+    def _too_slow(self) -> bool:
+        seen = self._window
+        far = len(seen) >= _FEW and min(list(seen)[-_FEW:]) > _FAR_WORSE * self._single
+        return far or (len(seen) == _WINDOW and statistics.median(seen) > _WORSE * self._single)
 
     def _switch(self, count: int) -> None:
         self.count = count
