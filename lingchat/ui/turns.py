@@ -107,6 +107,8 @@ class Turns:
         self.info: ModelInfo | None = None
         self.failure = ""
         self.ready = False
+        self._starts = 0
+        self._starting = False  # a start of the engine is under way, and tells itself how it ends
         self.busy = False
         self.stopping = False
         self.stall: ev.Stall | None = None
@@ -132,6 +134,9 @@ class Turns:
         self._spawn(self._start(self._chat.restart(model)))
 
     async def _start(self, stream: AsyncIterator[ev.AnyEvent]) -> None:
+        self._starts += 1
+        mine = self._starts
+        self._starting = True
         self._stage.changed()
         try:
             async for event in stream:
@@ -141,15 +146,19 @@ class Turns:
                     self._stage.changed()
                 elif isinstance(event, ev.Warn):
                     self._stage.note(event.message)
-            self.info = self._chat.info
         except LingchatError as error:
-            self.failure = str(error)
-            self.held = bool(self.waiting)
-            self._stage.changed()
+            if mine == self._starts:  # else a later start ended this one, and tells how it goes on
+                self._starting = False
+                self.failure = str(error)
+                self.held = bool(self.waiting)
+                self._stage.changed()
             return
-        self.ready = True
-        self._stage.changed()
-        self.pump()
+        if mine == self._starts:
+            self.info = self._chat.info
+            self._starting = False
+            self.ready = True
+            self._stage.changed()
+            self.pump()
 
     @property
     def context(self) -> int:
@@ -356,6 +365,8 @@ class Turns:
             self.held = True
 
     def _engine_died(self, message: str) -> None:
+        if self._starting:  # a restart ended the one before, under the reply that ran
+            return
         self.ready = False
         self.failure = message
         self.held = bool(self.waiting)

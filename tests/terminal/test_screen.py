@@ -3,59 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pexpect
-import pyte
 import pytest
-
-HERE = Path(__file__).parent
-
-
-class Emulated:
-    """A pseudo terminal whose output feeds a pyte screen."""
-
-    def __init__(self, script: Path, home: Path, size: tuple[int, int], **env: str) -> None:
-        columns, rows = size
-        self.screen = pyte.Screen(columns, rows)
-        self.stream = pyte.ByteStream(self.screen)
-        self.raw = bytearray()
-        base = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLORTERM")}
-        self.child = pexpect.spawn(
-            sys.executable,
-            [str(HERE / "scripted_chat.py"), str(script)],
-            env={**base, "TERM": "xterm-256color", "LINGCHAT_HOME": str(home), **env},
-            dimensions=(rows, columns),
-        )
-        self.child.delaybeforesend = None
-
-    def read(self, seconds: float = 0.05) -> int:
-        """Feed what arrives within `seconds`; the number of bytes."""
-        try:
-            data = self.child.read_nonblocking(65536, seconds)
-        except (pexpect.TIMEOUT, pexpect.EOF):
-            return 0
-        self.raw += data
-        self.stream.feed(data)
-        return len(data)
-
-    def until(self, holds: Callable[[], object], seconds: float = 30.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < deadline, "\n".join(self.screen.display)
-            self.read()
-
-    def shows(self, text: str) -> bool:
-        return any(text in line for line in self.screen.display)
-
-    def resize(self, columns: int, rows: int) -> None:
-        self.child.setwinsize(rows, columns)
-        self.screen.resize(rows, columns)
+from terminal.emulated import HERE, Emulated
 
 
 @pytest.fixture
@@ -70,7 +23,7 @@ def start(script: Path, lingchat_home: Path) -> Iterator[Callable[..., Emulated]
     made: list[Emulated] = []
 
     def begin(size: tuple[int, int] = (80, 24), **env: str) -> Emulated:
-        made.append(Emulated(script, lingchat_home, size, **env))
+        made.append(Emulated([str(HERE / "scripted_chat.py"), str(script)], lingchat_home, size, **env))
         made[-1].until(lambda: made[-1].shows("Ask anything"))
         return made[-1]
 
