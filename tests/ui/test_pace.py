@@ -1,4 +1,4 @@
-"""When text moves: at most 15 times a second, seldom when it is dear, and ahead when it is fast."""
+"""When text moves: at most 10 times a second, seldom when it is dear, and ahead when it is fast."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """When streamed text moves, and how far the view scrolls for it.
 
-Text moves at most 15 times a second, and less often when a flush is dear, so that flushing never takes more than a
+Text moves at most 10 times a second, and less often when a flush is dear, so that flushing never takes more than a
 fifth of a core. Following the bottom, the view scrolls a few lines ahead of fast text: a scrolled line repaints the
 whole view, and 11 of them a second (200 tokens/s at 75 columns) are more than a slow terminal takes.
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-MIN_FLUSH_S = 0.066
+MIN_FLUSH_S = 0.1
 FLUSH_SHARE = 4  # a flush waits at least this many times what the last one cost
 SCROLL_S = 0.5  # the time between two scrolls of fast text
 MOST_AHEAD = 8  # lines
