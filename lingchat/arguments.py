@@ -35,6 +35,14 @@ class Parser(argparse.ArgumentParser):
         close = difflib.get_close_matches(option, self._option_string_actions, n=1)
         return f"there is no option {option}" + (f", did you mean {close[0]}?" if close else "")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Suggests the nearest of the words that an argument may be."""
+        if action.choices is not None and value not in action.choices:
+            words = [str(word) for word in action.choices]
+            close = difflib.get_close_matches(str(value), words, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(words)}"
+            raise argparse.ArgumentError(action, f"{value!r} is none of its values, {hint}")
+
     def _print_message(self, message: str, file: Any = None) -> None:
         """As argparse does it, but a failed write is no success: `lingchat -h >/dev/full` has printed nothing."""
         if message and file is not None:

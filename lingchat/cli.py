@@ -6,6 +6,7 @@ The order of things in a chat matters: the engine's process starts first and loa
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import sys
 import textwrap
@@ -80,7 +81,7 @@ def parser() -> Parser:
         epilog=f"commands:\n{commands}\n\n" + textwrap.fill(f"exit codes: {codes}", 98, subsequent_indent="  "),
     )
     parse.add_argument("prompt", nargs="?", metavar="PROMPT", help=argparse.SUPPRESS)
-    parse.add_argument("--version", action="version", version=f"lingchat {__version__}", help="show the version")
+    parse.add_argument("-V", "--version", action="version", version=f"lingchat {__version__}", help="show the version")
     parse.add_argument("--plain", action="store_true", help="line mode: dumb terminals, screen readers, slow links")
 
     group = parse.add_argument_group("conversation")
@@ -130,6 +131,8 @@ def _chat(words: list[str]) -> int:
         raise UsageError("there are two prompts: -p takes one, in quotes if it has several words")
     if found.last and found.resume:
         raise UsageError("-c and -r name two sessions: give one")
+    if found.ask is None and found.prompt is not None:
+        _refuse_mistyped_command(found.prompt)
     settings = _settings(found)
     if found.ask is None and found.prompt is not None and not sys.stdout.isatty() and not found.plain:
         found.ask = found.prompt  # there is no screen to chat on, and the prompt is there
@@ -139,6 +142,13 @@ def _chat(words: list[str]) -> int:
     if found.plain:
         return _plain(found, settings, words)
     return _screen(found, settings, words)
+
+
+def _refuse_mistyped_command(prompt: str) -> None:
+    """`lingchat modles` is no question to a model, which would answer it at length."""
+    near = ["-h"] if prompt == "help" else difflib.get_close_matches(prompt, COMMANDS, n=1, cutoff=0.8)
+    if near:
+        raise UsageError(f"did you mean lingchat {near[0]}? As a prompt that word goes with -p: lingchat -p {prompt}")
 
 
 def _settings(found: argparse.Namespace) -> Settings:

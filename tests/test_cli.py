@@ -62,6 +62,32 @@ def test_an_unknown_option_suggests_the_nearest(capsys, typed: str, meant: str) 
     assert f"did you mean {meant}?" in err and typed.split("=")[0] in err
 
 
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (["modles"], "lingchat models?"),
+        (["session"], "lingchat sessions?"),
+        (["help"], "lingchat -h?"),
+        (["sessions", "shwo", "last"], "did you mean show?"),
+        (["config", "sett"], "did you mean set?"),
+        (["models", "lsit"], "did you mean list?"),
+        (["-p", "x", "--output", "jsn"], "did you mean json?"),
+    ],
+)
+def test_a_mistyped_word_suggests_the_nearest(capsys, argv: list[str], meant: str) -> None:
+    code, out, err = told(capsys, *argv)
+    assert (code, out) == (2, "") and meant in err
+
+
+def test_a_single_word_is_still_a_prompt(tmp_path: Path, capfd, monkeypatch) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('{"turns": [{"text": "an answer"}]}')
+    monkeypatch.setenv("LINGCHAT_ENGINE", f"scripted:{script}")
+    for argv in (["hello", "--no-stdin"], ["-p", "modles", "--no-stdin"]):
+        assert main(argv) == 0
+        assert capfd.readouterr().out == "an answer\n"
+
+
 def test_what_does_not_exist_yet_is_not_offered() -> None:
     options = parser()._option_string_actions
     assert not {"--persona", "--tools", "--mode", "--max-steps", "--output-schema", "--exact"} & set(options)
