@@ -16,10 +16,22 @@ from lingchat.trace import list_runs, read_trace
 
 SECONDS = 120.0
 QUESTION = "What is the capital of France?"
-TIMINGS = (
-    "ttft_ms prompt_ms reused tpot_p50_ms tpot_p95_ms tpot_p99_ms tok_s rounds drafter draft_n draft_n_accepted "
-    "accept_len accept_rate accept_hist"
-).split()
+TIMINGS = [
+    "ttft_ms",
+    "prompt_ms",
+    "reused",
+    "tpot_p50_ms",
+    "tpot_p95_ms",
+    "tpot_p99_ms",
+    "tok_s",
+    "rounds",
+    "drafter",
+    "draft_n",
+    "draft_n_accepted",
+    "accept_len",
+    "accept_rate",
+    "accept_hist",
+]
 
 pytestmark = pytest.mark.usefixtures("home_with_model")
 
