@@ -39,7 +39,9 @@ async def main() -> None:
                 await pilot.pause()
                 app.screen.query_one(Prompt).text = prompt
                 await pilot.press("enter")
-                await wait(pilot, lambda done=done: len(chat.stats.turns) == done and chat.stats.current.phase == "done")
+                await wait(
+                    pilot, lambda done=done: len(chat.stats.turns) == done and chat.stats.current.phase == "done"
+                )
             await pilot.pause(0.5)
             files, note = save_still(app.export_screenshot(title="lingchat"), TARGET.parent, TARGET.stem)
     await chat.close()

@@ -13,7 +13,7 @@ Knows nothing of the rest of the package.
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar, Literal, Union
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -174,9 +174,22 @@ class Stall(Event, frozen=True, kw_only=True, tag="stall"):
     turn: int = 0
 
 
-AnyEvent = Union[
-    RunStart, RunEnd, TurnStart, TurnFirst, Prefill, Decode, TurnEnd, Text, Reasoning, Engine, Ui, Warn, Error, Stall
-]
+AnyEvent = (
+    RunStart
+    | RunEnd
+    | TurnStart
+    | TurnFirst
+    | Prefill
+    | Decode
+    | TurnEnd
+    | Text
+    | Reasoning
+    | Engine
+    | Ui
+    | Warn
+    | Error
+    | Stall
+)
 
 
 def rebase(event: AnyEvent, epoch_ns: int) -> AnyEvent:

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,8 +38,9 @@ Say = Callable[[str], list[str]]
 
 def places() -> list[str]:
     """Folders of this very machine: home, checkout, environment, pip's settings."""
-    found = {Path.home(), ROOT, ROOT.parent, Path(sys.prefix), platformdirs.site_config_path("pip")}
-    return sorted(str(path) for path in found if len(path.parts) > 1)  # the root folder alone is everyone's
+    found = {Path.home(), ROOT, Path(sys.prefix), platformdirs.site_config_path("pip")}
+    everyones = {Path("/"), Path(tempfile.gettempdir())}
+    return sorted(str(path) for path in found - everyones)
 
 
 def check_out(need_tool: Callable[[str], str]) -> list[str]:

@@ -205,7 +205,7 @@ def test_why_a_folder_does_not_run(tmp_path: Path) -> None:
 
 
 def test_too_little_memory_is_said_with_both_numbers(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 1000)
+    monkeypatch.setattr(memory, "free_memory", lambda: 1000)
     seen = look(tiny)
     assert seen.problem == "memory" and "needs at least" in seen.why_not and "0.0 GB are free" in seen.why_not
 
