@@ -1,6 +1,6 @@
 """What stands between starting lingchat and typing: the pieces that must be quick, each measured by itself.
 
-    python benchmarks/pieces.py [--repeat 5]
+python benchmarks/pieces.py [--repeat 5]
 """
 
 from __future__ import annotations
