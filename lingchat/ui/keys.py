@@ -34,12 +34,9 @@ CHAT_KEYS: list[BindingType] = [
     _key("ctrl+end", "bottom", "to the newest text", "bottom"),
     _key("ctrl+n", "slash('new')", "new session", "new"),
     _key("ctrl+o", "slash('sessions')", "sessions", "sessions"),
-    _key("alt+1", "first(1)", "ask a first prompt (also 1 2 3 on an empty chat)", "first_1"),
-    _key("alt+2", "first(2)", "", "first_2"),
-    _key("alt+3", "first(3)", "", "first_3"),
-    _key("1", "first_empty(1)", "", "first_empty_1"),
-    _key("2", "first_empty(2)", "", "first_empty_2"),
-    _key("3", "first_empty(3)", "", "first_empty_3"),
+    _key("1", "first_empty(1)", "1 2 3 on an empty chat: ask a first prompt", "first_1"),
+    _key("2", "first_empty(2)", "", "first_2"),
+    _key("3", "first_empty(3)", "", "first_3"),
 ]
 
 

@@ -354,7 +354,7 @@ class Turns:
         text = footer(turn) if turn is not None else ""
         if self._tell_demo and self.info is not None and self.info.demo:
             self._tell_demo = False
-            text = f"{text} · {DEMO_NOTE}" if text else DEMO_NOTE
+            text = f"{text}\n{DEMO_NOTE}" if text else DEMO_NOTE
         if self._error is not None:
             reply.finish(text, "error", self._error.message)
         else:
@@ -376,15 +376,13 @@ class Turns:
     def tick(self) -> None:
         """Called a few times a second while a reply runs: what waits reaches the disk, a silence and the lag are told."""
         now = self._clock_ns()
-        silent = self._chat.tick(now)
+        before, self.stall = self.stall, self._chat.tick(now)
         if self.asked_ns is not None:
-            silent = silence(self.asked_ns, now)
-            if silent is not None and self.stall is None:
-                self._chat.note(silent)  # once; it belongs to no turn yet
+            self.stall = silence(self.asked_ns, now)
+            if self.stall is not None and before is None:
+                self._chat.note(self.stall)  # once; it belongs to no turn yet
+        if self.asked_ns is not None or self.stall is not None or before is not None:
             self._stage.changed()
-        elif silent is not None or self.stall is not None:
-            self._stage.changed()
-        self.stall = silent
         lag = self.lag.p95_ms
         if lag is not None and now - self._lag_told_ns >= LAG_EVENT_NS:
             self._lag_told_ns = now

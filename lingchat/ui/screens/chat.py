@@ -336,16 +336,11 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         else:
             self.slash.run(what)
 
-    def action_first(self, number: int) -> None:
+    def action_first_empty(self, number: int) -> None:
         """Ask one of the prompts that an empty chat offers."""
-        if self.conversation.messages or self.read_only:
+        if self.prompt.text or self.turns.waiting or not self.prompt.has_focus or self.conversation.messages:
             raise SkipAction
         self.turns.submit(Typed(FIRST_PROMPTS[number - 1][1], {}))
-
-    def action_first_empty(self, number: int) -> None:
-        if self.prompt.text or self.turns.waiting or not self.prompt.has_focus:
-            raise SkipAction
-        self.action_first(number)
 
     # ------------------------------------------------------------------ messages of the conversation
 

@@ -117,6 +117,7 @@ class Live:
         self._draw = draw
         self._clock_ns = clock_ns
         self._timer: Timer | None = None
+        self._watch: Timer | None = None  # while a request is out that no event tells of
         self._drawn_ns: int | None = None
         self.run = RunStats()
         self.asked_ns: int | None = None  # when a request went out that no event has told of yet
@@ -130,7 +131,7 @@ class Live:
     def fold(self, run: RunStats, event: AnyEvent | None, now_ns: int | None = None) -> None:
         self.run = run
         if event is not None and not isinstance(event, (events.Ui, events.Engine)):
-            self.asked_ns = None
+            self.asked(None)
         if isinstance(event, TurnStart):
             self.strip.start_turn()
         elif isinstance(event, Decode):
@@ -140,8 +141,11 @@ class Live:
     def asked(self, at_ns: int | None) -> None:
         """Watch a request that no event tells of yet. Most are told of before there is anything to see."""
         self.asked_ns = at_ns
-        if at_ns is not None and self._timer is None and self._widget.is_attached:
-            self._timer = self._widget.set_timer(REFRESH_S, self._due)
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+        if at_ns is not None and self._widget.is_attached:
+            self._watch = self._widget.set_interval(REFRESH_S, self.draw)
 
     def ask(self) -> None:
         """Something changed: draw now, or when a quarter second has passed since the last drawing."""
@@ -166,8 +170,7 @@ class Live:
         if self._widget.display:
             self.draws += 1
             self._draw(self.run, self._drawn_ns)
-        runs = self.asked_ns is not None or (turn is not None and turn.phase != "done")
-        if self._timer is None and runs:
+        if self._timer is None and turn is not None and turn.phase != "done":
             self._timer = self._widget.set_timer(REFRESH_S, self._due)
 
 

@@ -186,7 +186,8 @@ class MessageView:
             for number, text in enumerate(visible(self.view.error).expandtabs(TAB).split("\n")):
                 rows.append(Row(text, (), (hang if number else mark,), (hang,), style=".conversation--error"))
         if self.view.footer:
-            rows.append(Row(visible_line(self.view.footer), style=".conversation--muted"))
+            for text in self.view.footer.split("\n"):
+                rows.append(Row(visible_line(text), style=".conversation--muted"))
         return Section(rows, gap=bool(rows) and gap)
 
     def _append_blocks(self, blocks: Sequence[Block], place: int) -> None:

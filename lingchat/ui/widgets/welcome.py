@@ -90,4 +90,5 @@ class Welcome(Static):
         lines.append(Content(""))
         for number, (label, _prompt) in enumerate(self._prompts, 1):
             lines.append(Content.assemble((f" {number} ", "bold $accent"), (f" {label}", "$foreground")))
+        lines += [Content(""), Content.styled("press a number, or type your own", "$quiet")]
         self.update(Content("\n").join(lines))
