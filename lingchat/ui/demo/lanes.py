@@ -8,12 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from lingchat.engines.api import Spec
+from lingchat.ui.first_prompts import FIRST_PROMPTS
 
-PROMPT = (
-    "Correct the spelling and repeat the text, nothing else:\n\n"
-    "The quik brown fox jumps over the lazy dog. The dog sleeps in the sun all day long, "
-    "and the fox runs home thruogh the green forest to its small den under the old oak tree."
-)
+PROMPT = FIRST_PROMPTS[2][1]  # its answer stands in it, so that drafting shows
 TOKENS = 96  # of each rung's reply, at most
 PACE_TOKENS = 5_000
 PUBLISHED = "published, SGLang, four GPUs"
