@@ -163,7 +163,7 @@ class LocalEngine:
                 process.kill()
                 await asyncio.to_thread(process.wait)
         self._release()
-        self._tell_everyone(EngineCrashed("The engine was closed. /restart brings it back."))
+        self._tell_everyone(EngineCrashed("The engine was closed while it answered. /restart starts it again."))
         self._process = None
         if process is not None and process.returncode == 0:
             self._log.unlink(missing_ok=True)  # what it printed matters only after a death
