@@ -68,6 +68,8 @@ def set_value(file: Path, name: str, text: str) -> None:
         value = field.check(text)
     except Invalid as problem:
         raise UsageError(f"{field.key} is {text!r}, but must be {problem}") from problem
+    if field.name == "theme":
+        _check_theme(text)
     try:
         before = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -87,6 +89,14 @@ def set_value(file: Path, name: str, text: str) -> None:
     if not same:  # a value over several lines, a dotted key: rare, and not worth guessing at
         raise ConfigError(f"{file} is written in a way that cannot be edited here: set {field.key} in it by hand")
     _replace(file, after)
+
+
+def _check_theme(name: str) -> None:
+    """Only the screen knows its themes; a wrong one would stop the next start."""
+    from lingchat.ui.themes import is_theme
+
+    if not is_theme(name):
+        raise UsageError(f"there is no theme {name}: dark, light and ansi are there, and Textual's own")
 
 
 def _parsed(text: str, file: Path) -> dict[str, Any]:

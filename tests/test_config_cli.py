@@ -71,3 +71,12 @@ def test_a_broken_file_is_not_overwritten():
     with pytest.raises(ConfigError, match="not valid TOML"):
         main(["set", "theme", "light"])
     assert file.read_text() == "theme = "
+
+
+def test_a_theme_that_is_not_there_is_refused_before_it_stops_a_start():
+    with pytest.raises(UsageError, match="pink"):
+        main(["set", "theme", "pink"])
+    assert not paths().config_file.exists()
+    for name in ("light", "ansi", "nord"):
+        assert main(["set", "theme", name]) == 0
+        assert load_settings({}).theme == name

@@ -106,3 +106,8 @@ ANSI = Theme(
 
 OWN = (DARK, LIGHT, ANSI)
 THEMES: dict[str, str] = {"dark": DARK.name, "light": LIGHT.name, "ansi": ANSI.name}
+
+
+def is_theme(name: str) -> bool:
+    """Whether the app has a theme of that name: one of ours, or any that Textual brings."""
+    return THEMES.get(name, name) in {*BUILTIN_THEMES, *(theme.name for theme in OWN)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,25 +18,52 @@ from lingchat.ui.editor import edit_text, editor_command
 from lingchat.ui.lag import LagMeter
 
 
-async def test_a_blocked_loop_is_lag_and_a_free_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lag, "PERIOD_S", 0.01)
+class Loop:
+    """An event loop's clock and timers, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+        self.timers: list[asyncio.TimerHandle] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, call: Callable[..., None], *args: object) -> asyncio.TimerHandle:
+        self.timers.append(asyncio.TimerHandle(when, call, args, self))  # type: ignore[arg-type]
+        return self.timers[-1]
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self.timers.remove(handle)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def run(self, late_s: float) -> None:
+        """Fire the one timer that is set, so much too late."""
+        (timer,) = self.timers
+        self.timers.clear()
+        self.now = timer.when() + late_s
+        timer._run()
+
+
+def test_a_blocked_loop_is_lag_and_a_free_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop()
+    monkeypatch.setattr(lag.asyncio, "get_running_loop", lambda: loop)
     meter = LagMeter()
     assert meter.p95_ms is None
     meter.start()
-    meter.start()
-    try:
-        await asyncio.sleep(0.015)
-        time.sleep(0.2)
-        deadline = time.monotonic() + 5
-        while (meter.p95_ms or 0) < 100:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.001)
-    finally:
-        meter.stop()
-    assert not meter.running
-    count = len(meter._samples)
-    await asyncio.sleep(0.05)
-    assert len(meter._samples) == count
+    meter.start()  # a second time is no second timer
+    for _ in range(20):
+        loop.run(0.001)
+    assert meter.p95_ms == pytest.approx(1.0)
+    for _ in range(3):
+        loop.run(0.2)  # the loop was held
+    assert meter.p95_ms == pytest.approx(200.0)
+    for _ in range(lag.WINDOW):
+        loop.run(0.0)
+    assert meter.p95_ms == pytest.approx(0.0)  # the window forgets
+    meter.stop()
+    assert not meter.running and not loop.timers
 
 
 async def test_lag_is_recorded_while_a_reply_streams(monkeypatch: pytest.MonkeyPatch) -> None:
