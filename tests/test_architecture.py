@@ -19,7 +19,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("config", "config_fields"),
     ("kernels",),
     ("stats", "trace", "session", "catalog", "engines.api", "engines.wire"),
-    ("runtime.ops.protocol",),
+    ("runtime.ops.protocol", "runtime.costs"),
     (
         "runtime.ops",
         "runtime.state",

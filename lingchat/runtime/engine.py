@@ -55,7 +55,6 @@ class Loading:
     device: str = "cpu"
     name: str = ""
     demo: bool = False
-    source: str = ""
 
 
 class Runtime:

@@ -9,7 +9,6 @@ Pure Python: it is told costs and calls a function that sets the number.
 
 from __future__ import annotations
 
-import itertools
 import os
 import statistics
 from collections import deque
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lingchat.errors import UsageError
+from lingchat.runtime.costs import interpolate
 
 _WINDOW = 8  # rounds that are judged together
 _WORSE = 1.1  # several threads must not take longer than this share of one thread's time
@@ -49,7 +49,7 @@ class Threads:
     def __init__(self, most: int, use: Callable[[int], None], alone: Mapping[int, float]) -> None:
         self.count = self.most = most
         self._use = use
-        self._alone = dict(sorted(alone.items()))
+        self._alone = dict(alone)
         self._window: deque[float] = deque(maxlen=_WINDOW)
         self._single = 1.0  # how one thread did lately, in units of `alone`
         self._patience = _PATIENCE
@@ -60,7 +60,7 @@ class Threads:
         """A round of `rows` rows took that long."""
         if self.most == 1:
             return
-        self._window.append(seconds / self._expected(rows))
+        self._window.append(seconds / interpolate(self._alone, rows))
         if self.count == 1:
             self._rest -= 1
             if self._rest <= 0:
@@ -81,12 +81,3 @@ class Threads:
         self.count = count
         self._window.clear()
         self._use(count)
-
-    def _expected(self, rows: int) -> float:
-        """One thread's time for `rows` rows, on the line between the measured widths."""
-        known = list(self._alone.items())
-        (r0, s0), (r1, s1) = known[0], known[-1]
-        for left, right in itertools.pairwise(known):
-            if left[0] <= rows <= right[0]:
-                (r0, s0), (r1, s1) = left, right
-        return s0 if r0 == r1 else s0 + (s1 - s0) * (rows - r0) / (r1 - r0)

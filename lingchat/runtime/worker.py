@@ -68,7 +68,6 @@ class Worker:
                 context=options.context,
                 name=found.name,
                 demo=found.demo,
-                source=found.source,
             )
             runtime = Runtime(found.path, loading, lambda event: self._send_event(0, event))
         except Exception as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from lingchat.runtime.costs import interpolate
 from lingchat.runtime.drafts.width import Width
 
 
@@ -42,3 +45,13 @@ def test_fixed_depth_is_fixed() -> None:
     for _ in range(50):
         width.learn(3, 0, 9.0)
     assert width.depth() == 3
+
+
+@pytest.mark.parametrize(("at", "cost"), [(0, 1.0), (1, 2.0), (2, 3.0), (3, 4.0), (7, 5.0), (11, 6.0)])
+def test_costs_lie_on_the_line_between_what_was_measured(at: int, cost: float) -> None:
+    assert interpolate({7: 5.0, 0: 1.0, 3: 4.0}, at) == pytest.approx(cost)
+
+
+def test_costs_never_fall_beyond_what_was_measured() -> None:
+    assert interpolate({0: 3.0, 4: 2.0}, 9) == 2.0
+    assert interpolate({1: 3.0}, 9) == 3.0

@@ -7,6 +7,8 @@ this text; the text itself never depends on the depth.
 
 from __future__ import annotations
 
+from lingchat.runtime.costs import interpolate
+
 _FORGET = 0.9  # weight of the past in a running average of costs
 _PRIOR = 4.0  # drafts' worth of optimism at the start of a reply
 _PROBE = 16  # where drafting does not pay, one round in so many still tries a draft
@@ -32,7 +34,7 @@ class Width:
         best, best_rate = 0, 1.0 / self._cost[0]
         for drafts in range(1, self.deepest + 1):
             rate = (1.0 - p ** (drafts + 1)) / (1.0 - p) if p < 1.0 else 1.0 + drafts
-            rate /= self._interpolated(drafts)
+            rate /= interpolate(self._cost, drafts)
             if rate > best_rate:
                 best, best_rate = drafts, rate
         if best == 0:
@@ -47,15 +49,3 @@ class Width:
             tested = min(accepted + 1, drafted)  # drafts after the first miss were never tested
             self._hits = 0.95 * self._hits + accepted
             self._tries = 0.95 * self._tries + tested
-
-    def _interpolated(self, drafts: int) -> float:
-        """c(drafts), on the line through the nearest measured widths."""
-        known = sorted(self._cost)
-        low = max((k for k in known if k <= drafts), default=known[0])
-        high = min((k for k in known if k >= drafts), default=known[-1])
-        if low == high:
-            # Beyond the widest measured: extend its slope, never cheaper than what was measured.
-            slope = (self._cost[low] - self._cost[0]) / low if low else 0.0
-            return self._cost[low] + max(slope, 0.0) * (drafts - low)
-        share = (drafts - low) / (high - low)
-        return (1.0 - share) * self._cost[low] + share * self._cost[high]
