@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from lingchat.kernels.blocks import BLOCKS
-from lingchat.runtime.weights.config import ModelConfig, llama3_factors
-from lingchat.runtime.weights.names import expected_shapes, gguf_name, hf_name
+from lingchat.architectures.dense import DenseConfig, llama3_factors
+from lingchat.architectures.dense_names import expected_shapes, gguf_name, hf_name
 
 FAMILIES = ("llama", "llama3", "qwen2", "qwen3")
 QUANTIZABLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")  # what the gguf package can quantise to
@@ -64,7 +64,7 @@ def default_sizes(family: str, **sizes: Any) -> dict[str, Any]:
     return tiny | sizes
 
 
-def tiny_config(family: str, *, adjacent: bool = False, **sizes: Any) -> ModelConfig:
+def tiny_config(family: str, *, adjacent: bool = False, **sizes: Any) -> DenseConfig:
     """What reading the model must give. `adjacent`: as a GGUF file of llama has it."""
     s = default_sizes(family, **sizes)
     names = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -74,7 +74,7 @@ def tiny_config(family: str, *, adjacent: bool = False, **sizes: Any) -> ModelCo
         factors = llama3_factors(
             s["rope_base"], s["head_dim"], factor=8.0, low=1.0, high=4.0, original_context=original
         )
-    return ModelConfig(
+    return DenseConfig(
         architecture=names.get(family, "LlamaForCausalLM"),
         rope_dim=s["head_dim"],
         rope_adjacent=adjacent,
@@ -187,7 +187,7 @@ class TinyGGUF:
 
     path: Path
     family: str
-    config: ModelConfig
+    config: DenseConfig
     tensors: dict[str, torch.Tensor]
     sizes: dict[str, Any] = field(default_factory=dict)
 
@@ -295,7 +295,7 @@ def _random_tensor(
     return data, torch.from_numpy(values)
 
 
-def _write_sizes(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
+def _write_sizes(writer: gguf.GGUFWriter, config: DenseConfig) -> None:
     writer.add_name("tiny")
     writer.add_type("model")
     writer.add_block_count(config.layers)
@@ -312,7 +312,7 @@ def _write_sizes(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
     writer.add_vocab_size(config.vocab)
 
 
-def _write_vocabulary(writer: gguf.GGUFWriter, config: ModelConfig, *, pad_tokens: bool, pre: str) -> None:
+def _write_vocabulary(writer: gguf.GGUFWriter, config: DenseConfig, *, pad_tokens: bool, pre: str) -> None:
     words = tokens()
     kinds = [gguf.TokenType.CONTROL] * len(SPECIAL) + [gguf.TokenType.NORMAL] * (len(words) - len(SPECIAL))
     if pad_tokens:

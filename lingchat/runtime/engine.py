@@ -32,7 +32,7 @@ from lingchat.runtime.rounds import Rounds
 from lingchat.runtime.state import State
 from lingchat.runtime.threads import Threads, choose_threads
 from lingchat.runtime.weights.load import open_weights
-from lingchat.runtime.weights.plan import check_fits, plan
+from lingchat.architectures.plan import check_fits, plan
 from lingchat.runtime.words import Words
 
 DTYPES = ("int8", "fp32", "bf16")

@@ -16,8 +16,8 @@ from lingchat.catalog.about import look
 from lingchat.kernels.blocks import DECODABLE
 from lingchat.runtime.formats.pretokenizers import SPLITS
 from lingchat.runtime.models.registry import MODELS
-from lingchat.runtime.weights.gguf import ARCHITECTURES as OF_GGUF
-from lingchat.runtime.weights.safetensors import ARCHITECTURES as OF_HF
+from lingchat.architectures.dense_gguf import ARCHITECTURES as OF_GGUF
+from lingchat.architectures.dense_hf import ARCHITECTURES as OF_HF
 
 
 def header_only(path: Path, architecture: str, **keys: str | int) -> Path:

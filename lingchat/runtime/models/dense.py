@@ -12,12 +12,12 @@ from typing import Protocol
 from lingchat.runtime.models.base import Taps
 from lingchat.runtime.ops.protocol import AttentionShape, Buffer, Matrix, Ops, RawTensor, Rotation, Vector
 from lingchat.runtime.state import State, StateSpec
-from lingchat.runtime.weights.config import ModelConfig
+from lingchat.architectures.dense import DenseConfig
 
 
 class Weights(Protocol):
     @property
-    def config(self) -> ModelConfig: ...
+    def config(self) -> DenseConfig: ...
     def tensor(self, name: str) -> RawTensor: ...
 
 

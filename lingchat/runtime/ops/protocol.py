@@ -24,7 +24,11 @@ DType = Literal["f32", "i32", "cache"]  # `cache`: what the back end keeps KV ro
 
 
 class RawTensor(Protocol):
-    """Undecoded bytes of a weight as the file has them; `type` is a GGUF type name ("Q4_1", "BF16", "F32")."""
+    """Undecoded bytes of a weight as the file has them; `type` is a GGUF type name ("Q4_1", "BF16", "F32").
+
+    Two types keep their scales in a tensor beside them: "F8_E4M3" [N, K], one scale a block of 128 x 128, and "I4"
+    [N, K], eight values an int32 (the first lowest, each stored as q + 8), one scale a group of a row's values.
+    """
 
     @property
     def name(self) -> str: ...
@@ -33,7 +37,9 @@ class RawTensor(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
-    def data(self) -> memoryview: ...
+    def data(self) -> Any: ...  # a memoryview, or a uint8 buffer where the bytes were made on the device
+    @property
+    def scales(self) -> RawTensor | None: ...
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,96 @@ class KVCache:
 
     keys: Buffer
     values: Buffer
+
+
+@dataclass(frozen=True)
+class LatentShape:
+    """Multi-head latent attention. A projected row holds, side by side, the queries [heads * (nope + rope)] or their
+    compressed form [q_rank], then the latent [rank] and the shared key [rope], then, where `gated`, the gate [heads].
+    """
+
+    heads: int
+    nope: int
+    rope: int
+    value: int
+    rank: int
+    q_rank: int | None
+    rotation: Rotation | None  # of the `rope` dimensions; None: they stay as they are
+    eps: float
+    scale: float
+    gated: bool
+
+
+@dataclass(frozen=True)
+class LatentWeights:
+    """`up` from `Ops.latent_up`; the query's norm and second projection only with `q_rank`."""
+
+    kv_norm: Vector
+    up: Any
+    q_norm: Vector | None = None
+    q_up: Matrix | None = None
+
+
+@dataclass(frozen=True)
+class LatentCache:
+    """One layer's rows [capacity, rank + rope]: the normed latent and the rotated key."""
+
+    rows: Buffer
+
+
+@dataclass(frozen=True)
+class KDAShape:
+    """Kimi Delta Attention, P = heads * head_dim. A projected row holds q, k, v [P each], then decay input f and
+    output gate u [P each, or `rank` each where they come in pairs], then the write strength b [heads].
+    """
+
+    heads: int
+    head_dim: int
+    taps: int
+    gate: Literal["bounded", "softplus"]
+    lower_bound: float
+    rank: int | None
+    eps: float
+
+
+@dataclass(frozen=True)
+class KDAWeights:
+    """`conv` the taps of q, k and v stacked [3 P, taps]; `rate` exp(A_log) [heads]; `f_up`, `g_up` only with `rank`."""
+
+    conv: Buffer
+    rate: Vector
+    dt_bias: Vector
+    norm: Vector
+    f_up: Matrix | None = None
+    g_up: Matrix | None = None
+
+
+@dataclass(frozen=True)
+class KDACache:
+    """One layer's committed `state` fp32 [heads, key, value] and `window` [taps - 1, 3 P], the last convolution inputs;
+    and what a pass stages for the commit: the state after each of up to W rows, and the inputs after the window.
+    """
+
+    state: Buffer
+    window: Buffer
+    staged_states: Buffer  # [W, heads, key, value]
+    staged_inputs: Buffer  # [W + taps - 1, 3 P]
+
+
+@dataclass(frozen=True)
+class RouteShape:
+    """Grouped sigmoid routing: `chosen` of `experts`, from the `chosen_groups` best of `groups` contiguous groups."""
+
+    experts: int
+    chosen: int
+    groups: int
+    chosen_groups: int
+    scale: float
+    renormalize: bool
+
+
+Experts = Any  # gate, up and down of a layer's experts, in the back end's own packing
+Route = Any  # a pass's normed rows, the experts chosen for each and their weights
 
 
 @dataclass(frozen=True)
@@ -151,10 +247,25 @@ class Ops(Protocol):
         """Stack row blocks [N_i, K] into one weight."""
 
     def vector(self, part: RawTensor) -> Vector: ...
+    def router(self, part: RawTensor) -> Matrix:
+        """A router's weight, fp32 unless the back end was told otherwise: one flipped expert changes the text."""
+
+    def convolution(self, parts: Sequence[RawTensor]) -> Buffer:
+        """Taps [N_i, taps] of q, k and v, stacked, fp32."""
+
+    def latent_up(self, parts: Sequence[RawTensor], shape: LatentShape) -> Any:
+        """The latent's up-projections: one [heads * (nope + value), rank], or keys [heads, rank, nope] and values
+        [heads, value, rank]."""
+
+    def experts(
+        self, gate: Sequence[RawTensor], up: Sequence[RawTensor], down: Sequence[RawTensor]
+    ) -> Experts:
+        """A layer's experts: one tensor with the experts in front, or one a expert. Quantised ones stay as they are."""
+
     def weight_bytes(self) -> int: ...
 
     # the model
-    def rows(self, ids: Buffer, count: int, length: Buffer, rotation: Rotation) -> Rows:
+    def rows(self, ids: Buffer, count: int, length: Buffer, rotation: Rotation | None) -> Rows:
         """`count` tokens of `ids` standing at positions `length`, `length` + 1, ..."""
 
     def embed(self, table: Matrix, rows: Rows) -> Residual: ...
@@ -175,6 +286,16 @@ class Ops(Protocol):
         Writes only rows at and beyond the committed length.
         """
 
+    def latent_attention(
+        self, projected: Buffer, weights: LatentWeights, shape: LatentShape, cache: LatentCache, rows: Rows
+    ) -> Buffer:
+        """MLA in its absorbed form: cache rows at `rows`' positions, attention over cache and rows, gate:
+        [T, heads * value]. Writes only rows at and beyond the committed length."""
+
+    def kda(self, projected: Buffer, weights: KDAWeights, shape: KDAShape, cache: KDACache) -> Buffer:
+        """Convolution, SiLU, l2norm, gate, delta rule, gated norm: [T, P]. Reads the committed state and window,
+        stages what `commit_kda` needs. With more than W rows only all of them or none can be committed."""
+
     def project_out(self, x: Residual, mixed: Buffer, weight: Matrix) -> None:
         """Out-projection; leaves partial sums for the next reader of `x`."""
 
@@ -182,6 +303,30 @@ class Ops(Protocol):
         """Residual sum, RMSNorm, gate and up as one weight [2 F, d], SiLU(gate) * up: [T, F]."""
 
     def ffn_down(self, x: Residual, hidden: Buffer, weight: Matrix) -> None: ...
+    def route(self, x: Residual, norm: Vector, eps: float, router: Matrix, bias: Vector, shape: RouteShape) -> Route:
+        """Residual sum, RMSNorm, router logits, sigmoid, grouped top-k."""
+
+    def experts_up(
+        self, route: Route, experts: Experts, shared: Matrix, limit: float, shared_limit: float
+    ) -> Any:
+        """Gate and up of the chosen experts and of the shared one (`shared` [2 I, d], gate first), activated:
+        min(SiLU(gate), limit) * clamp(up, -limit, limit), without the clamps where a limit is 0."""
+
+    def experts_down(self, x: Residual, route: Route, hidden: Any, experts: Experts, shared: Matrix) -> None:
+        """Down-projections, the routed ones weighted, as partial sums."""
+
+    def concat_project(self, a: Buffer, a_norm: Vector, b: Buffer, b_norm: Vector, eps: float, weight: Matrix) -> Residual:
+        """Two normed halves side by side through one projection: a fresh residual (the input of an MTP layer)."""
+
+    def lookup_rows(self, table: Matrix, ids: Buffer, count: int) -> Buffer:
+        """Embedding rows fp32 [count, d]."""
+
+    def final_norm(self, x: Residual, norm: Vector, eps: float) -> Buffer:
+        """The residual with its partial sums, normed: [T, d]."""
+
+    def vocabulary(self, hidden: Buffer, weight: Matrix) -> Buffer:
+        """Logits fp32 [T, V] of normed hidden rows; rows of the vocabulary beyond `set_vocabulary` are -inf."""
+
     def tap(self, x: Residual) -> Buffer:
         """The raw residual [T, d] as it stands."""
 
@@ -213,6 +358,13 @@ class Ops(Protocol):
 
     def advance(self, length: Buffer, count: Buffer) -> None:
         """`length` += `count`: the rows become permanent. A count of 0 changes nothing."""
+
+    def commit_kda(self, cache: KDACache, count: Buffer) -> None:
+        """State and window after `count` of the last pass's rows. A count of 0 changes nothing."""
+
+    def zero(self, buffer: Buffer) -> None: ...
+    def copy(self, source: Buffer, target: Buffer) -> None:
+        """`target` becomes equal to `source`, of the same shape and type."""
 
     def emit(self, cursor: Cursor, ring: Any) -> None: ...
     def ring(self) -> Any: ...

@@ -20,10 +20,10 @@ from typing import Any
 from lingchat.catalog.headers import TensorInfo, read_gguf, read_safetensors_folder
 from lingchat.errors import ModelFileError, ModelNotFound, UnsupportedModel
 from lingchat.kernels.blocks import DECODABLE
-from lingchat.runtime.weights.config import ModelConfig
-from lingchat.runtime.weights.gguf import ROPE_FREQS, gguf_config
-from lingchat.runtime.weights.names import expected_shapes, gguf_name, hf_name
-from lingchat.runtime.weights.safetensors import hf_config
+from lingchat.architectures.dense import DenseConfig
+from lingchat.architectures.dense_gguf import ROPE_FREQS, gguf_config
+from lingchat.architectures.dense_names import expected_shapes, gguf_name, hf_name
+from lingchat.architectures.dense_hf import hf_config
 
 # Buffers that old checkpoints saved; they follow from the configuration.
 _DERIVED = re.compile(r"^model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq$")
@@ -53,7 +53,7 @@ class Weights:
     def __init__(
         self,
         *,
-        config: ModelConfig,
+        config: DenseConfig,
         source: str,
         path: Path,
         folder: Path,
@@ -191,7 +191,7 @@ def _only_gguf(folder: Path) -> Path:
 
 
 def _checked(
-    path: Path, config: ModelConfig, names: Mapping[str, str], held: Mapping[str, TensorInfo]
+    path: Path, config: DenseConfig, names: Mapping[str, str], held: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo]:
     """`held` by canonical name, when it is exactly what `config` needs. `names` maps canonical names to the file's."""
     shapes = expected_shapes(config)

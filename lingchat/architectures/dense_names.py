@@ -5,7 +5,7 @@ Canonical is Hugging Face's name without the leading `model.`: `layers.3.self_at
 
 from __future__ import annotations
 
-from lingchat.runtime.weights.config import ModelConfig
+from lingchat.architectures.dense import DenseConfig
 
 _GGUF_OUTER = {
     "embed_tokens": "token_embd",
@@ -27,7 +27,7 @@ _GGUF_LAYER = {
 }
 
 
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def expected_shapes(config: DenseConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor the model needs, by canonical name; matrices are (out, in)."""
     hidden, ffn = config.hidden, config.ffn
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim

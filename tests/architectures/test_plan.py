@@ -12,8 +12,8 @@ from lingchat.errors import DoesNotFit
 from lingchat.kernels.gemv import Int8Weight
 from lingchat.kernels.quant import int8_rows, to_torch
 from lingchat.runtime.weights.load import open_weights
-from lingchat.runtime.weights.names import expected_shapes
-from lingchat.runtime.weights.plan import MemoryPlan, check_fits, plan
+from lingchat.architectures.dense_names import expected_shapes
+from lingchat.architectures.plan import MemoryPlan, check_fits, plan
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 GB = 10**9

@@ -1,4 +1,4 @@
-"""`ModelConfig` from a GGUF header (`<arch>.*` keys). Knows the keys and what each means, no tensors' values.
+"""`DenseConfig` from a GGUF header (`<arch>.*` keys). Knows the keys and what each means, no tensors' values.
 
 Sources: the gguf package's key tables, llama.cpp's loaders of `llama`, `qwen2` and `qwen3`.
 """
@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from lingchat.catalog.headers import GGUFHeader, TensorInfo
 from lingchat.errors import ModelFileError, UnsupportedModel
-from lingchat.runtime.weights.config import Keys, ModelConfig
+from lingchat.architectures.dense import DenseConfig
+from lingchat.architectures.keys import Keys
 
 ROPE_FREQS = "rope_freqs.weight"
 
@@ -45,7 +46,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 _HARMLESS = ("tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned")
 
 
-def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) -> ModelConfig:
+def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) -> DenseConfig:
     """The configuration a GGUF header states. `read` gives a tensor's bytes; only `rope_freqs.weight` is asked for.
 
     Raises UnsupportedModel for an architecture or a key that is not understood, ModelFileError for a contradiction.
@@ -76,7 +77,7 @@ def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) ->
     for key, allowed in _NEUTRAL.items():
         keys.only(key, *allowed)
     keys.ignore(_HARMLESS)
-    config = ModelConfig(
+    config = DenseConfig(
         architecture=architecture,
         hidden=hidden,
         layers=layers,

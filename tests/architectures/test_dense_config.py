@@ -13,9 +13,9 @@ from make_models import LLAMA3_SCALING, hf_model, tiny_config
 
 from lingchat.catalog.headers import GGUFHeader, SafetensorsHeader, TensorInfo
 from lingchat.errors import LingchatError, ModelFileError, UnsupportedModel
-from lingchat.runtime.weights.config import ModelConfig
-from lingchat.runtime.weights.gguf import gguf_config
-from lingchat.runtime.weights.safetensors import hf_config
+from lingchat.architectures.dense import DenseConfig
+from lingchat.architectures.dense_gguf import gguf_config
+from lingchat.architectures.dense_hf import hf_config
 
 SMOLLM2: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 1,
@@ -82,13 +82,13 @@ GGUF_QWEN25: dict[str, Any] = {
 }  # fmt: skip
 
 
-def hf(config: dict[str, Any], *names: str, **changes: Any) -> ModelConfig:
+def hf(config: dict[str, Any], *names: str, **changes: Any) -> DenseConfig:
     """The configuration of a folder with `config` and `changes` (None: null) over it, and tensors of `names`."""
     tensors = {n: TensorInfo(n, "F32", (1,), 0, 0, 4) for n in (*names, *map(str, range(100)))}
     return hf_config(SafetensorsHeader(Path("folder"), config | changes, tensors, ()))
 
 
-def gguf(metadata: dict[str, Any], rows: int, *names: str, rope: tuple[float, ...] = (), **changes: Any) -> ModelConfig:
+def gguf(metadata: dict[str, Any], rows: int, *names: str, rope: tuple[float, ...] = (), **changes: Any) -> DenseConfig:
     """The configuration of a GGUF header with an embedding of `rows` rows; `__` in a changed key stands for a dot."""
     arch = metadata["general.architecture"]
     changed = {f"{arch}.{key.replace('__', '.')}": value for key, value in changes.items()}
@@ -100,11 +100,11 @@ def gguf(metadata: dict[str, Any], rows: int, *names: str, rope: tuple[float, ..
     return gguf_config(GGUFHeader(Path("m.gguf"), 3, metadata | changed, tensors, ()), lambda _: packed)
 
 
-def sizes(c: ModelConfig) -> tuple[Any, ...]:
+def sizes(c: DenseConfig) -> tuple[Any, ...]:
     return c.hidden, c.layers, c.heads, c.kv_heads, c.head_dim, c.ffn, c.vocab, c.context, c.rope_base, c.rope_dim
 
 
-def switches(c: ModelConfig) -> tuple[bool, ...]:
+def switches(c: DenseConfig) -> tuple[bool, ...]:
     return c.rope_adjacent, c.rope_factors is not None, c.qkv_bias, c.qk_norm, c.tied
 
 
@@ -117,7 +117,7 @@ SIZES = {
 }
 
 
-PUBLISHED: dict[str, tuple[Callable[[], ModelConfig], tuple[bool, ...]]] = {
+PUBLISHED: dict[str, tuple[Callable[[], DenseConfig], tuple[bool, ...]]] = {
     "smollm2": (lambda: hf(SMOLLM2), (False, False, False, False, True)),
     "qwen25": (lambda: hf(QWEN25), (False, False, True, False, True)),
     "qwen3": (lambda: hf(QWEN3), (False, False, False, True, True)),

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 from lingchat.errors import DoesNotFit
-from lingchat.runtime.weights.config import ModelConfig
-from lingchat.runtime.weights.names import expected_shapes
+from lingchat.architectures.dense import DenseConfig
+from lingchat.architectures.dense_names import expected_shapes
 
 # Bytes a value: of matrices, and of KV rows. int8 has a bf16 scale a row besides; its KV rows are bf16.
 _MATRIX = {"fp32": 4, "bf16": 2, "int8": 1}
@@ -36,7 +36,7 @@ class MemoryPlan:
         return self.weights + self.kv + self.state + self.workspace
 
 
-def plan(config: ModelConfig, dtype: str, context: int, *, rows: int = 256, kv_bytes: int | None = None) -> MemoryPlan:
+def plan(config: DenseConfig, dtype: str, context: int, *, rows: int = 256, kv_bytes: int | None = None) -> MemoryPlan:
     """The plan for matrices in `dtype` (fp32, bf16 or int8), `context` tokens, prefill in chunks of `rows`.
 
     `kv_bytes` is the width of a cached value where the back end does not take the one that goes with `dtype`.
@@ -76,7 +76,7 @@ def _tensor_bytes(shape: tuple[int, ...], dtype: str) -> int:
     return math.prod(shape) * _MATRIX[dtype]
 
 
-def _workspace(config: ModelConfig, rows: int) -> int:
+def _workspace(config: DenseConfig, rows: int) -> int:
     """Activations of one block for `rows` rows, and logits with their probabilities for the verified rows."""
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
     # residual, normed, out-projection; q, k, v and attention's output; gate, up and their product

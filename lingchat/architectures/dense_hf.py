@@ -1,4 +1,4 @@
-"""`ModelConfig` from a Hugging Face `config.json`. Dispatches on `architectures`, never on `model_type`.
+"""`DenseConfig` from a Hugging Face `config.json`. Dispatches on `architectures`, never on `model_type`.
 
 Sources: transformers' configuration and modelling files of llama, qwen2 and qwen3, before and after version 5 (which
 writes `rope_parameters` where `rope_theta` and `rope_scaling` were).
@@ -10,7 +10,8 @@ from typing import Any
 
 from lingchat.catalog.headers import SafetensorsHeader
 from lingchat.errors import ModelFileError, UnsupportedModel
-from lingchat.runtime.weights.config import Keys, ModelConfig, llama3_factors
+from lingchat.architectures.dense import DenseConfig, llama3_factors
+from lingchat.architectures.keys import Keys
 
 # The class: (bias on q, k and v; q/k norm).
 ARCHITECTURES = {
@@ -103,7 +104,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def hf_config(header: SafetensorsHeader) -> ModelConfig:
+def hf_config(header: SafetensorsHeader) -> DenseConfig:
     """The configuration of a folder's `config.json`.
 
     Raises UnsupportedModel for an architecture or a key that is not understood, ModelFileError for a contradiction.
@@ -137,7 +138,7 @@ def hf_config(header: SafetensorsHeader) -> ModelConfig:
         keys.only(key, *allowed)
     keys.ignore(_HARMLESS)
     base, factors = _rope(keys, head_dim)
-    config = ModelConfig(
+    config = DenseConfig(
         architecture=architecture,
         hidden=hidden,
         layers=layers,

@@ -1,0 +1,77 @@
+"""What a layer keeps of a conversation, as shapes: the one place that states, plans and reports count bytes from.
+
+Knows no tensors and no back end: an element of the cache has a number of bytes that the caller gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+FP32 = 4  # bytes
+
+
+@dataclass(frozen=True)
+class KeyValueRows:
+    """Attention: a key and a value row a token and KV head."""
+
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class LatentRows:
+    """MLA: one row a token, the normed latent and the rotated shared key side by side."""
+
+    width: int
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """KDA: a state [heads, key_dim, value_dim] in fp32, and the last `taps - 1` inputs of its convolutions."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+
+    @property
+    def channels(self) -> int:
+        """Inputs of the convolutions: q, k and v side by side."""
+        return self.heads * (2 * self.key_dim + self.value_dim)
+
+    @property
+    def state_values(self) -> int:
+        return self.heads * self.key_dim * self.value_dim
+
+
+LayerState = KeyValueRows | LatentRows | Recurrent
+
+
+def cache_bytes_per_token(layers: Iterable[LayerState], element_bytes: int) -> int:
+    """What every further token of context takes."""
+    values = 0
+    for layer in layers:
+        if isinstance(layer, KeyValueRows):
+            values += 2 * layer.kv_heads * layer.head_dim
+        elif isinstance(layer, LatentRows):
+            values += layer.width
+    return values * element_bytes
+
+
+def state_bytes(layers: Iterable[LayerState], element_bytes: int) -> int:
+    """What one state takes that does not grow with the context; a snapshot is a copy of it."""
+    return sum(
+        layer.state_values * FP32 + (layer.taps - 1) * layer.channels * element_bytes
+        for layer in layers
+        if isinstance(layer, Recurrent)
+    )
+
+
+def staging_bytes(layers: Iterable[LayerState], element_bytes: int, width: int) -> int:
+    """What a round of up to `width` rows keeps until it is known how many of them are committed."""
+    return sum(
+        width * layer.state_values * FP32 + (width + layer.taps - 1) * layer.channels * element_bytes
+        for layer in layers
+        if isinstance(layer, Recurrent)
+    )
