@@ -131,6 +131,18 @@ class Reasoning(Event, frozen=True, kw_only=True, tag="reasoning"):
     delta: str
 
 
+class ToolCall(Event, frozen=True, kw_only=True, tag="tool.call"):
+    """The model asks for a tool: the `index`-th call of its reply, from 0. Whole, since a half is of no use.
+
+    It is a fact about the reply. Whether anything is run is someone else's decision.
+    """
+
+    turn: int
+    index: int
+    name: str
+    arguments: str  # a JSON object, as text
+
+
 class Engine(Event, frozen=True, kw_only=True, tag="engine"):
     """The engine's own state. Byte counts are 0 while unknown."""
 
@@ -143,7 +155,8 @@ class Engine(Event, frozen=True, kw_only=True, tag="engine"):
     backend: str = ""
     weights: int = 0
     kv: int = 0
-    state: int = 0
+    state: int = 0  # recurrent state, whose size does not grow with the context
+    snapshots: int = 0  # room kept for copies of it
     free: int = 0
     context: int = 0
 
@@ -184,6 +197,7 @@ AnyEvent = (
     | TurnEnd
     | Text
     | Reasoning
+    | ToolCall
     | Engine
     | Ui
     | Warn

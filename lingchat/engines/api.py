@@ -6,7 +6,7 @@ An engine owns tokenizer, template, parsers and device; a front end sends a `Cha
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -17,9 +17,26 @@ Role = Literal["system", "user", "assistant", "tool"]
 Spec = Literal["off", "on"] | int  # drafting: off, on (the engine chooses the depth), or at most K drafts
 
 
-class Message(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call that a reply made. `arguments` is a JSON object as text, as the model wrote its values."""
+
+    name: str
+    arguments: str = "{}"
+    id: str = ""  # "call_0"; unique in a conversation
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message. A reply (`assistant`) may hold reasoning and tool calls beside its content.
+
+    A `tool` message is the result of one call: `content` is the result, `name` and `tool_call_id` are the call's.
+    """
+
     role: Role
     content: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    name: str = ""
+    tool_call_id: str = ""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,9 +76,13 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `messages` are rendered with the model's template; `text` is tokenised as it is, without one (special tokens in
     it stay text); `ids` are taken as they are. `turn` is echoed in every event of the request.
+
+    `tools` and `thinking` are words for the template and matter to `messages` only.
     """
 
     messages: tuple[Message, ...] | None = None
+    tools: tuple[dict[str, Any], ...] = ()  # JSON schemas of functions, offered to the model; nothing runs them here
+    thinking: bool | None = None  # reason before the answer, or not; None: what the model's template does by itself
     text: str | None = None
     ids: tuple[int, ...] | None = None
     sampling: Sampling = Sampling()
@@ -81,12 +102,14 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     architecture: str = ""
     quantization: str = ""  # of the file: "Q4_1"
-    dtype: str = ""  # of the computation: "int8", "fp32", "bf16"
+    dtype: str = ""  # of the computation: "int8", "fp32", "bf16", "fp8", "int4"
     backend: str = ""  # "torch cpu, 2 threads"
     parameters: int = 0
     context: int = 0
     weights_bytes: int = 0
     kv_bytes: int = 0
+    state_bytes: int = 0  # recurrent state of hybrid models; does not grow with the context
+    snapshot_bytes: int = 0  # room for copies of that state, so that earlier turns need not be computed again
     demo: bool = False
     provenance: str = "live"  # live, replay, remote (client clock), random weights
 
