@@ -6,12 +6,13 @@ writes `rope_parameters` where `rope_theta` and `rope_scaling` were).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from lingchat.catalog.headers import SafetensorsHeader
-from lingchat.errors import ModelFileError, UnsupportedModel
 from lingchat.architectures.dense import DenseConfig, llama3_factors
 from lingchat.architectures.keys import Keys
+from lingchat.catalog.headers import SafetensorsHeader
+from lingchat.errors import ModelFileError, UnsupportedModel
 
 # The class: (bias on q, k and v; q/k norm).
 ARCHITECTURES = {
@@ -109,7 +110,14 @@ def hf_config(header: SafetensorsHeader) -> DenseConfig:
 
     Raises UnsupportedModel for an architecture or a key that is not understood, ModelFileError for a contradiction.
     """
-    where, raw = str(header.folder / "config.json"), header.config
+    return config_of(str(header.folder / "config.json"), header.config, header.tensors.keys())
+
+
+def config_of(where: str, raw: dict[str, Any], tensors: Collection[str] | None) -> DenseConfig:
+    """The configuration `raw` states. `tensors` are the names of the checkpoint; None: there are only these keys.
+
+    `where` begins every error. Raises as `hf_config`.
+    """
     architecture = _architecture(where, raw)
     qkv_bias, qk_norm = ARCHITECTURES[architecture]
     keys = Keys(where, raw)
@@ -118,9 +126,9 @@ def hf_config(header: SafetensorsHeader) -> DenseConfig:
         keys.count("num_attention_heads"),
         keys.count("num_hidden_layers"),
     )
-    if layers > len(header.tensors):
+    if tensors is not None and layers > len(tensors):
         raise ModelFileError(
-            f"{where}: num_hidden_layers is {layers}, but there are {len(header.tensors)} tensors. Fetch it again."
+            f"{where}: num_hidden_layers is {layers}, but there are {len(tensors)} tensors. Fetch it again."
         )
     if keys.get("head_dim") is None and hidden % heads:
         raise ModelFileError(f"{where}: hidden_size {hidden} does not divide into {heads} heads. Fetch it again.")
@@ -155,7 +163,7 @@ def hf_config(header: SafetensorsHeader) -> DenseConfig:
         norm_eps=keys.number("rms_norm_eps"),
         qkv_bias=qkv_bias,
         qk_norm=qk_norm,
-        tied=_tied(keys, header),
+        tied=_tied(keys, tensors),
     )
     keys.refuse_rest()
     return config
@@ -169,14 +177,14 @@ def _architecture(where: str, raw: dict[str, Any]) -> str:
     return str(names[0])
 
 
-def _tied(keys: Keys, header: SafetensorsHeader) -> bool:
+def _tied(keys: Keys, tensors: Collection[str] | None) -> bool:
     """What the config says; where it says nothing, the head is tied when there is none of its own.
 
-    An explicit `false` without a head is not taken as tied: a lost file would pass for a smaller model.
+    Without tensors it is not tied, as these classes have it. An explicit `false` without a head is not taken as tied: a lost file would pass for a smaller model.
     """
     said = keys.get("tie_word_embeddings")
     if said is None:
-        return "lm_head.weight" not in header.tensors
+        return tensors is not None and "lm_head.weight" not in tensors
     if not isinstance(said, bool):
         keys.refuse("tie_word_embeddings", said, "only true or false is possible")
     return said

@@ -1,0 +1,68 @@
+"""Any supported model's configuration, whatever its architecture and kind of file, and what follows from it alone.
+
+The one place that knows which reader belongs to which architecture. Dispatches on `architectures` of a config.json and
+`general.architecture` of a GGUF file, never on `model_type`. Knows no key of any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lingchat.architectures import dense_gguf, dense_hf, dense_names, hybrid_names
+from lingchat.architectures.dense import DenseConfig
+from lingchat.architectures.hybrid import HybridConfig
+from lingchat.architectures.states import KeyValueRows, LayerState
+from lingchat.catalog.headers import GGUFHeader, SafetensorsHeader, TensorInfo
+from lingchat.errors import UnsupportedModel
+
+ModelConfig = DenseConfig | HybridConfig
+
+HF_ARCHITECTURES = (*dense_hf.ARCHITECTURES,)
+GGUF_ARCHITECTURES = (*dense_gguf.ARCHITECTURES,)
+
+
+def hf_config(header: SafetensorsHeader) -> ModelConfig:
+    """The configuration of a safetensors folder.
+
+    Raises UnsupportedModel for an architecture or a key that is not understood, ModelFileError for a contradiction.
+    """
+    where = str(header.folder / "config.json")
+    _hf_architecture(where, header.config)
+    return dense_hf.hf_config(header)
+
+
+def hf_config_alone(where: str, raw: dict[str, Any]) -> ModelConfig:
+    """The configuration of a config.json without weights; `where` begins every error. Raises as `hf_config`."""
+    _hf_architecture(where, raw)
+    return dense_hf.config_of(where, raw, None)
+
+
+def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) -> ModelConfig:
+    """The configuration of a GGUF file. `read` gives a tensor's bytes, where a configuration needs one's values.
+
+    Raises UnsupportedModel for an architecture or a key that is not understood, ModelFileError for a contradiction.
+    """
+    return dense_gguf.gguf_config(header, read)
+
+
+def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor that a file of this model holds, by canonical name; matrices are (out, in)."""
+    if isinstance(config, HybridConfig):
+        return hybrid_names.expected_shapes(config)
+    return dense_names.expected_shapes(config)
+
+
+def layer_states(config: ModelConfig) -> tuple[LayerState, ...]:
+    """What each layer of the main model keeps of a conversation."""
+    if isinstance(config, HybridConfig):
+        return config.layer_states()
+    return (KeyValueRows(config.kv_heads, config.head_dim),) * config.layers
+
+
+def _hf_architecture(where: str, raw: dict[str, Any]) -> str:
+    names = raw.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in HF_ARCHITECTURES:
+        said = f"architectures is {names!r:.80}" if names else "it names no architectures"
+        raise UnsupportedModel(f"{where}: {said}. Known: {', '.join(HF_ARCHITECTURES)}.")
+    return str(names[0])
