@@ -18,7 +18,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("arguments", "notes", "streams"),
     ("config", "config_fields"),
     ("kernels",),
-    ("stats", "trace", "session", "catalog", "engines.api", "engines.wire"),
+    ("stats", "trace", "session", "catalog", "architectures", "engines.api", "engines.wire"),
     ("runtime.ops.protocol", "runtime.costs"),
     (
         "runtime.ops",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from lingchat.architectures.states import KeyValueRows, LayerState
 from lingchat.errors import ModelFileError
 
 
@@ -33,6 +34,10 @@ class DenseConfig:
     qkv_bias: bool
     qk_norm: bool
     tied: bool  # the head is the embedding
+
+    def layer_states(self) -> tuple[LayerState, ...]:
+        """What each layer keeps of a conversation."""
+        return (KeyValueRows(self.kv_heads, self.head_dim),) * self.layers
 
     def __post_init__(self) -> None:
         wrong = [

@@ -66,7 +66,7 @@ class DenseModel:
         )
 
     def state_spec(self, capacity: int) -> StateSpec:
-        return StateSpec(((self.config.kv_heads, self.config.head_dim),) * self.config.layers, capacity)
+        return StateSpec(self.config.layer_states(), capacity)
 
     def prefill(self, ids: Buffer, count: int, state: State) -> tuple[Buffer, Taps]:
         return self._forward(ids, count, state, last_only=True)

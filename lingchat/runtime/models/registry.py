@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lingchat.errors import UnsupportedModel
 from lingchat.runtime.models.base import Model
-from lingchat.runtime.models.dense import DenseModel, Weights
+from lingchat.runtime.models.dense import DenseModel
+from lingchat.runtime.models.hybrid import HybridModel
 from lingchat.runtime.ops.protocol import Ops
 
 MODELS = {
     "LlamaForCausalLM": DenseModel,
     "Qwen2ForCausalLM": DenseModel,
     "Qwen3ForCausalLM": DenseModel,
+    "BailingMoeV3ForCausalLM": HybridModel,
+    "KimiLinearForCausalLM": HybridModel,
 }
 
 
-def build(weights: Weights, ops: Ops) -> Model:
+def build(weights: Any, ops: Ops) -> Model:
     architecture = weights.config.architecture
     if architecture not in MODELS:
         known = ", ".join(sorted(MODELS))
