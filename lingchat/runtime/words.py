@@ -1,4 +1,4 @@
-"""Token ids to what a person reads: whole characters, reasoning apart from the answer, stop strings held back.
+"""Token ids to what a person reads: whole characters, reasoning apart from the answer, calls, stop strings held back.
 
 Pure Python over the model's formats; knows no engine and no tensors.
 """
@@ -9,45 +9,56 @@ from collections.abc import Sequence
 
 from lingchat.engines.api import ChatRequest
 from lingchat.runtime.formats.load import Formats, Prompt
+from lingchat.runtime.formats.parts import Part
 from lingchat.runtime.stops import StopFilter
 
 
 class Words:
-    """Token ids to typed deltas: whole characters, reasoning apart, stop strings held back."""
+    """Token ids to parts: `("reasoning" | "text", delta)` and `("tool_call", ToolCall)`, in the order of the reply.
+
+    `unanswered` is True after `finish` when the reply ended inside its reasoning, by the length or by an end token: it
+    has reasoning, and neither an answer nor a call. Whoever shows the reply must say so; an empty text is no success.
+    """
 
     def __init__(self, formats: Formats, request: ChatRequest, prompt: Prompt) -> None:
         # After plain text the reply goes on in its middle: a leading space of its first word belongs to it.
         self._characters = formats.tokenizer.decode_stream(continues=request.text is not None)
-        self._reasoning = formats.reply_parser(prompt) if request.messages is not None else None
+        self._parser = formats.reply_parser(prompt) if request.messages is not None else None
         self._stops = StopFilter(request.sampling.stop)
+        self.unanswered = False
 
-    def push(self, ids: Sequence[int]) -> tuple[list[tuple[str, str]], bool]:
-        """Deltas of (kind, text), and whether a stop string ended the reply."""
-        return self._typed(self._characters.push(ids))
+    def push(self, ids: Sequence[int]) -> tuple[list[Part], bool]:
+        """The parts that became certain, and whether a stop string ended the reply."""
+        return self._parsed(self._characters.push(ids))
 
-    def finish(self, stopped: bool) -> list[tuple[str, str]]:
+    def finish(self, stopped: bool) -> list[Part]:
         """What was held back until the end."""
         if stopped:
             return []
-        deltas, hit = self._typed(self._characters.finish())
-        if not hit and self._reasoning is not None:
-            more, hit = self._filtered(self._reasoning.finish())
-            deltas += more
-        return deltas if hit else [*deltas, ("text", self._stops.finish())]
+        parts, hit = self._parsed(self._characters.finish())
+        if not hit and self._parser is not None:
+            more, hit = self._filtered(self._parser.finish())
+            parts += more
+            self.unanswered = self._parser.unanswered
+        return parts if hit else parts + self._held()
 
-    def _typed(self, text: str) -> tuple[list[tuple[str, str]], bool]:
-        parts = [("text", text)] if self._reasoning is None else self._reasoning.push(text)
-        return self._filtered(parts)
+    def _parsed(self, text: str) -> tuple[list[Part], bool]:
+        return self._filtered([("text", text)] if self._parser is None else self._parser.push(text))
 
-    def _filtered(self, parts: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], bool]:
-        """Stop strings count in the answer, not in the reasoning before it."""
-        deltas: list[tuple[str, str]] = []
-        for kind, text in parts:
-            if kind != "text":
-                deltas.append((kind, text))
+    def _filtered(self, parts: Sequence[Part]) -> tuple[list[Part], bool]:
+        """Stop strings count in the answer: not in the reasoning before it, nor inside or across a call."""
+        filtered: list[Part] = []
+        for part in parts:
+            if part[0] != "text":
+                filtered += [*self._held(), part]
                 continue
-            shown, hit = self._stops.push(text)
-            deltas.append((kind, shown))
+            shown, hit = self._stops.push(part[1])
+            if shown:
+                filtered.append(("text", shown))
             if hit:
-                return deltas, True
-        return deltas, False
+                return filtered, True
+        return filtered, False
+
+    def _held(self) -> list[Part]:
+        text = self._stops.finish()
+        return [("text", text)] if text else []

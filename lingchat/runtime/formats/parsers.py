@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Part = tuple[Literal["reasoning", "text"], str]
+from lingchat.runtime.formats.parts import Part
 
 OPEN, CLOSE = "<think>", "</think>"
 
@@ -22,6 +22,7 @@ class ReasoningSplitter:
 
     def __init__(self, *, inside: bool = False) -> None:
         self._state: Literal["start", "reasoning", "text"] = "reasoning" if inside else "start"
+        self.unanswered = False
         self._held = ""
         self._trim = inside  # drop line breaks until the first other character
 
@@ -43,6 +44,7 @@ class ReasoningSplitter:
         rest, self._held = self._held, ""
         if self._state == "reasoning":
             self._emit(parts, "reasoning", self._take(rest).rstrip("\n"))
+            self.unanswered = True
         else:
             self._emit(parts, "text", self._take(rest))
         return parts
