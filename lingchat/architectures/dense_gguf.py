@@ -8,10 +8,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from lingchat.catalog.headers import GGUFHeader, TensorInfo
-from lingchat.errors import ModelFileError, UnsupportedModel
 from lingchat.architectures.dense import DenseConfig
 from lingchat.architectures.keys import Keys
+from lingchat.catalog.headers import GGUFHeader, TensorInfo
+from lingchat.errors import ModelFileError, UnsupportedModel
 
 ROPE_FREQS = "rope_freqs.weight"
 

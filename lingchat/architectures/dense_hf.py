@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from lingchat.architectures.dense import DenseConfig, llama3_factors
+from lingchat.architectures.harmless import HARMLESS
 from lingchat.architectures.keys import Keys
 from lingchat.catalog.headers import SafetensorsHeader
 from lingchat.errors import ModelFileError, UnsupportedModel
@@ -20,74 +21,6 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": (True, False),
     "Qwen3ForCausalLM": (False, True),
 }
-
-# Keys that change no number of a forward pass: how it was trained, saved, is run, or how text is sampled from it.
-_HARMLESS = frozenset(
-    [
-        "architectures",
-        "model_type",
-        "torch_dtype",
-        "dtype",
-        "transformers_version",
-        "_name_or_path",
-        "name_or_path",
-        "transformers.js_config",
-        "initializer_range",
-        "use_cache",
-        "attention_dropout",
-        "pretraining_tp",
-        "max_window_layers",
-        "is_llama_config",
-        "tokenizer_class",
-        "attn_implementation",
-        "_attn_implementation_autoset",
-        "unsloth_version",
-        "unsloth_fixed",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "sep_token_id",
-        "decoder_start_token_id",
-        "prefix",
-        "task_specific_params",
-        "output_attentions",
-        "output_hidden_states",
-        "output_scores",
-        "return_dict",
-        "return_dict_in_generate",
-        "torchscript",
-        "use_bfloat16",
-        "tf_legacy_loss",
-        "id2label",
-        "label2id",
-        "finetuning_task",
-        "problem_type",
-        "chunk_size_feed_forward",
-        "max_length",
-        "min_length",
-        "do_sample",
-        "early_stopping",
-        "num_beams",
-        "num_beam_groups",
-        "diversity_penalty",
-        "temperature",
-        "top_k",
-        "top_p",
-        "typical_p",
-        "repetition_penalty",
-        "length_penalty",
-        "no_repeat_ngram_size",
-        "encoder_no_repeat_ngram_size",
-        "bad_words_ids",
-        "num_return_sequences",
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "remove_invalid_values",
-        "exponential_decay_length_penalty",
-        "suppress_tokens",
-        "begin_suppress_tokens",
-    ]
-)
 
 # Switches that must be absent, null, or at the value that leaves the computation as it is.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -144,7 +77,7 @@ def config_of(where: str, raw: dict[str, Any], tensors: Collection[str] | None) 
     _full_attention(keys, layers, context)
     for key, allowed in _NEUTRAL.items():
         keys.only(key, *allowed)
-    keys.ignore(_HARMLESS)
+    keys.ignore(HARMLESS)
     base, factors = _rope(keys, head_dim)
     config = DenseConfig(
         architecture=architecture,

@@ -13,6 +13,7 @@ from lingchat.architectures.states import LatentRows, LayerState, Recurrent
 from lingchat.errors import ModelFileError
 
 LayerKind = Literal["kda", "mla"]
+Quantization = Literal["none", "fp8", "int4"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class MLAConfig:
     rope_base: float | None
     gated: bool
     scale: float  # of the scores: (nope + rope) ** -0.5, times YaRN's squared mscale where there is one
+    rope_factors: tuple[float, ...] | None = None  # YaRN's divisors of the frequencies, one a pair
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class HybridConfig:
     # How the file stores them. GGUF: experts of a layer as one tensor, the latent's up-projections as two.
     stacked_experts: bool = False
     split_kv_b: bool = False
+    # Of a safetensors checkpoint: "fp8" has e4m3 matrices with a scale a 128 x 128 block, "int4" experts in groups of 32.
+    quantization: Quantization = "none"
 
     def __post_init__(self) -> None:
         moe = self.moe

@@ -40,7 +40,7 @@ class Keys:
         if value is None:
             value = default
         if type(value) is not int or not 0 < value < 2**31:
-            self._wrong(key, value, "a whole number above 0")
+            self.wrong(key, value, "a whole number above 0")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -49,8 +49,71 @@ class Keys:
         if value is None:
             value = default
         if type(value) not in (int, float) or not 0 < value < math.inf:
-            self._wrong(key, value, "a number above 0")
+            self.wrong(key, value, "a number above 0")
         return float(value)
+
+    def natural(self, key: str, default: int | None = None) -> int:
+        """A whole number from 0 on."""
+        value = self.get(key)
+        if value is None:
+            value = default
+        if type(value) is not int or not 0 <= value < 2**31:
+            self.wrong(key, value, "a whole number from 0 on")
+        return value
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self.get(key)
+        if value is None:
+            value = default
+        if not isinstance(value, bool):
+            self.wrong(key, value, "true or false")
+        return value
+
+    def within(self, key: str, low: float, high: float) -> float:
+        """A number from `low` on and below `high`."""
+        value = self.get(key)
+        if type(value) not in (int, float) or not low <= value < high:
+            self.wrong(key, value, f"a number from {low:g} to below {high:g}")
+        return float(value)
+
+    def numbers(self, key: str, length: int) -> tuple[float, ...] | None:
+        """A list of exactly `length` numbers from 0 on, null counting as 0; None where the key is absent."""
+        values = self.get(key)
+        if values is None:
+            return None
+        if not isinstance(values, list) or len(values) != length:
+            said = f"a list of {len(values)}" if isinstance(values, list) else values
+            self.wrong(key, said, f"a list of {length} numbers, one a layer")
+        found = [0.0 if value is None else value for value in values]
+        odd = [value for value in found if type(value) not in (int, float) or not 0 <= value < math.inf]
+        if odd:
+            self.wrong(key, odd[0], "a list of numbers from 0 on")
+        return tuple(map(float, found))
+
+    def either(self, *names: str) -> str:
+        """Which of a key's spellings the file uses: the first that is there. Two that differ contradict each other."""
+        there = [name for name in names if self.get(name) is not None]
+        for other in there[1:]:
+            if self.get(other) != self.get(there[0]):
+                said = " and ".join(f"{self.prefix}{name} = {_short(self.get(name))}" for name in (there[0], other))
+                raise ModelFileError(f"{self.where}: {said} contradict each other. Fetch the model again.")
+        return there[0] if there else names[0]
+
+    def must(self, key: str, *allowed: Any) -> None:
+        """The key is there, and one of these."""
+        if self.get(key) is None:
+            self.wrong(key, None, " or ".join(map(repr, allowed)))
+        self.only(key, *allowed)
+
+    def table(self, key: str) -> Keys | None:
+        """The keys of a table within; None where it is absent."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            self.wrong(key, value, "a table of values")
+        prefix = f"{self.prefix}{key}."
+        return Keys(self.where, {f"{prefix}{name}": inner for name, inner in value.items()}, prefix)
 
     def only(self, key: str, *allowed: Any) -> None:
         """The key is absent, or one of the values that leave the computation as it is."""
@@ -74,7 +137,8 @@ class Keys:
                 f"{self.where}: not understood, and may change what the model computes: {names}. Use another model."
             )
 
-    def _wrong(self, key: str, value: Any, wanted: str) -> NoReturn:
+    def wrong(self, key: str, value: Any, wanted: str) -> NoReturn:
+        """The value is missing or of no possible kind: a damaged file, and not another kind of model."""
         said = "is missing" if value is None else f"is {_short(value)}"
         raise ModelFileError(f"{self.where}: {self.prefix}{key} {said}; it must be {wanted}. Fetch the model again.")
 
