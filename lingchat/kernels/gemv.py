@@ -1,4 +1,5 @@
-"""Matrix times a few rows: y [T, N] = x [T, K] W[N, K]^T + b, with W kept in fp32 or in int8 with a scale a row.
+"""Matrix times a few rows: y [T, N] = x [T, K] W[N, K]^T + b, with W in fp32 or bf16, in int8 with a scale a row, or
+in the blocks that its file has.
 
 For T up to `MAX_WIDTH` a row's bits do not depend on T: drafting verifies T rows and must find the very numbers that
 one row alone would have given. Beyond that (prefill) plain matrix products are used, which are faster and differ in
@@ -9,15 +10,16 @@ Knows tensors, no models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from lingchat.kernels.quant import Raw, int8_rows, quantize_rows_int8, to_torch
+from lingchat.kernels.packed import FLOATS, Blocks, Raw
+from lingchat.kernels.quant import int8_rows, quantize_rows_int8, to_torch
+from lingchat.kernels.rows import MAX_WIDTH
 
-MAX_WIDTH = 16
 _INT8_ROWS = 32  # beyond this many rows an fp32 product on converted weights overtakes the row-wise int8 kernel
 _COLUMNS = 32  # torch's int8 kernel reads whole vectors: with an odd K it runs past the row and crashes
 
@@ -74,16 +76,60 @@ class Int8Weight:
         return (self.q[ids].float() * self.scale[ids].float()[:, None])[:, : self.columns]
 
 
+@dataclass(frozen=True)
+class PackedWeight:
+    """Row blocks of W one below the other, quantised ones undecoded: numbers of the type `compute` as they are used."""
+
+    parts: tuple[Blocks | DenseWeight, ...]
+    compute: torch.dtype
+    bias: torch.Tensor | None = None
+
+    @classmethod
+    def pack(
+        cls,
+        parts: Sequence[Raw],
+        compute: torch.dtype,
+        device: torch.device | str = "cpu",
+        bias: torch.Tensor | None = None,
+    ) -> PackedWeight:
+        """Stack row blocks [N_i, K]. Those that the file does not quantise become `compute` at once."""
+        device = torch.device(device)
+        packed = tuple(
+            DenseWeight(to_torch(part, compute, device)) if part.type in FLOATS else Blocks.stack([part], device)
+            for part in parts
+        )
+        return cls(packed, compute, bias)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts) + (0 if self.bias is None else self.bias.nbytes)
+
+    def decoded(self) -> Iterator[DenseWeight]:
+        """W's row blocks as numbers, one after the other."""
+        for part in self.parts:
+            yield part if isinstance(part, DenseWeight) else DenseWeight(part.one(0, self.compute))
+
+    def table(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of W: fp32 [T, K]. Only of a weight that is a single row block, as an embedding is."""
+        (part,) = self.parts
+        return part.table(ids) if isinstance(part, DenseWeight) else part.rows(ids, torch.float32)
+
+
+Weight = DenseWeight | Int8Weight | PackedWeight
+
+
 def _padded(x: torch.Tensor) -> torch.Tensor:
     """x [.., K] with zeros up to a whole number of the kernel's columns; x itself where K is one."""
     missing = -x.shape[-1] % _COLUMNS
     return F.pad(x, (0, missing)) if missing else x
 
 
-def project(x: torch.Tensor, w: DenseWeight | Int8Weight) -> torch.Tensor:
+def project(x: torch.Tensor, w: Weight) -> torch.Tensor:
     """x fp32 [T, K] -> fp32 [T, N]."""
     rows = x.shape[0]
-    if isinstance(w, Int8Weight):
+    if isinstance(w, PackedWeight):
+        y = torch.cat([project(x, part) for part in w.decoded()], dim=1)
+    elif isinstance(w, Int8Weight):
         # Activations are rounded to bf16; the product accumulates each row by itself in fp32 and rounds once to bf16.
         # In the form for many rows the scale, which is of the row of W, waits for the result.
         if rows <= _INT8_ROWS:
@@ -116,14 +162,14 @@ def _linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return F.linear(x.to(weight.dtype), weight).float()
 
 
-def project_vocabulary(x: torch.Tensor, w: DenseWeight | Int8Weight, refine: int = 64) -> torch.Tensor:
+def project_vocabulary(x: torch.Tensor, w: Weight, refine: int = 64) -> torch.Tensor:
     """Logits fp32 [T, N]. With int8 weights the `refine` largest of each row are computed again in fp32.
 
     The int8 product rounds its result to bf16, about 0.4 % of a logit: enough to make ties among the best tokens.
     The refined logits are exact products with the int8 weight; the rest of the row keeps the rounded value.
     """
     y = project(x, w)
-    if isinstance(w, DenseWeight) or refine <= 0:
+    if not isinstance(w, Int8Weight) or refine <= 0:
         return y
     best = y.topk(min(refine, y.shape[1])).indices
     for r in range(x.shape[0]):

@@ -132,9 +132,7 @@ def _after(g: torch.Tensor) -> torch.Tensor:
     return F.pad(reversed_sums[:, 1:], (0, 0, 0, 1))
 
 
-def _decayed_products(
-    q: torch.Tensor, k: torch.Tensor, g: torch.Tensor, sub: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _decayed_products(q: torch.Tensor, k: torch.Tensor, g: torch.Tensor, sub: int) -> tuple[torch.Tensor, torch.Tensor]:
     """k_i . D(i, j) k_j and q_i . D(i, j) k_j for j <= i, each [H, C, C]; what stands above the diagonal is unused.
 
     No exponent is above 0. A block below the diagonal divides the decay at the first row of its rows: both factors
@@ -188,9 +186,7 @@ def gated_norm(out: torch.Tensor, weight: torch.Tensor, eps: float, gate: torch.
     return rms_norm(out, weight, eps).flatten(1) * sigmoid(gate)
 
 
-def stage(
-    staged_states: torch.Tensor, staged_inputs: torch.Tensor, states: torch.Tensor, inputs: torch.Tensor
-) -> None:
+def stage(staged_states: torch.Tensor, staged_inputs: torch.Tensor, states: torch.Tensor, inputs: torch.Tensor) -> None:
     """Keep what `commit` may need of a pass of T rows.
 
     staged_states [W, H, K, V], staged_inputs [W + taps - 1, C]; states the states after each row [T, H, K, V], or of

@@ -86,7 +86,7 @@ def expanded(
     q [T, H, nope + rope] at positions start.., rows [S, rank + rope], uk and uv from `split_up` -> [T, H, value].
     """
     count, heads, _ = q.shape
-    nope, rank = uk.shape[1:]
+    rank = uk.shape[2]
     end = start + count
     latents, shared = rows[:end, :rank].to(q.dtype), rows[:end, rank:].to(q.dtype)
     keys = torch.cat((torch.einsum("sr,hnr->shn", latents, uk), shared[:, None].expand(-1, heads, -1)), dim=-1)
