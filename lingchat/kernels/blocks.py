@@ -73,7 +73,13 @@ SAFETENSORS_TYPES: dict[str, Block] = {
     "BOOL": Block(1, 1),
 }
 
-BLOCKS: dict[str, Block] = dict(GGML_TYPES.values())
+# Types whose scales lie in a tensor beside them: safetensors' 8-bit floats in blocks of 128 x 128, and nibbles packed
+# into int32, which compressed-tensors calls pack-quantized.
+SCALED = ("F8_E4M3", "I4")
+FP8_BLOCK = 128  # rows and columns that share a scale
+INT4_GROUP = 32  # values of a row that share one in published files
 
-# The types `quant.py` turns into numbers. A test holds the two together.
+BLOCKS: dict[str, Block] = dict(GGML_TYPES.values()) | {"F8_E4M3": Block(1, 1), "I4": Block(8, 4)}
+
+# The types `quant.py` turns into numbers by themselves. A test holds the two together.
 DECODABLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")

@@ -1,4 +1,4 @@
-"""Weight formats to numbers: every block format that files use, decoded in torch; and int8 rows for the CPU product.
+"""Weight formats to numbers: every format that files use, decoded in torch; and int8 rows for the CPU product.
 
 This is the plain twin: kernels that work on packed blocks directly are judged against it. It is bit-equal to ggml's
 reference (`dequantize_row_*` in ggml-quants.c, and the gguf package): the same products and sums, each rounded to fp32.
@@ -14,11 +14,18 @@ Block layouts, little endian, fields in order; `d`, `m` and `dmin` are fp16:
     Q6_K  128 bytes of nibbles, 64 of upper bit pairs, 16 int8 scales, d  (d * scale) * (q - 32)
 
 A byte's low nibble belongs to the first half of its group (a block of 32, or 64 values of a K block), the high nibble
-to the second. Bytes read: the weights once; written: 4 a value. Knows no files and no models.
+to the second. Two formats have their scales in a tensor beside them; [.., N, K] may have experts in front:
+
+    F8_E4M3  a byte a value        q * scale, scales [.., ceil(N / 128), ceil(K / 128)], one a block of 128 x 128
+    I4       two values a byte,    (q - 8) * scale, scales [.., N, G], one for each K / G values of a row
+             the low nibble first
+
+Bytes read: the weights once; written: 4 a value. Knows no files and no models.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -27,46 +34,94 @@ from typing import Protocol
 import torch
 
 from lingchat.errors import ModelFileError
-from lingchat.kernels.blocks import BLOCKS, DECODABLE
+from lingchat.kernels.blocks import BLOCKS, DECODABLE, FP8_BLOCK, SCALED, Block
+from lingchat.kernels.staging import staging
 
-_CHUNK = 1 << 20  # values decoded at a time, so that the intermediates stay in cache and small
+# Values decoded at a time, so that the intermediates stay in cache and small; on a device, so that launches are few.
+_CHUNK = 1 << 20
+_DEVICE_CHUNK = 1 << 23
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class Raw(Protocol):
-    """An undecoded tensor, as `runtime.weights.load.RawTensor`."""
+    """An undecoded tensor, as `runtime.weights.raw` has it. `scales` are read of the types in SCALED only."""
 
     @property
     def type(self) -> str: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
-    def data(self) -> memoryview: ...
+    def data(self) -> memoryview | torch.Tensor: ...
+    @property
+    def scales(self) -> Raw | None: ...
 
 
-def raw_bytes(data: memoryview) -> torch.Tensor:
+def raw_bytes(data: memoryview | torch.Tensor) -> torch.Tensor:
     """A uint8 tensor over `data`, without a copy. Of a read-only map it must never be written to."""
+    if isinstance(data, torch.Tensor):
+        return data
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
         return torch.frombuffer(data, dtype=torch.uint8)
 
 
-def to_torch(raw: Raw, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A raw tensor as numbers, in memory of its own."""
-    return decode(raw_bytes(raw.data), raw.type, raw.shape, dtype)
+def to_torch(raw: Raw, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> torch.Tensor:
+    """A raw tensor as numbers, in memory of its own: on `device`, or where its bytes are.
+
+    Bytes of the host reach another device undecoded, through one staging buffer, and are decoded there.
+    """
+    data = raw_bytes(raw.data)
+    target = data.device if device is None else torch.device(device)
+    scales = None if raw.type not in SCALED or raw.scales is None else to_torch(raw.scales, device=target)
+    if data.device == target:
+        return decode(data, raw.type, raw.shape, dtype, scales)
+    if data.device.type != "cpu":
+        return decode(data.to(target), raw.type, raw.shape, dtype, scales)
+    return _decode_staged(data, raw.type, raw.shape, dtype, scales, target)
 
 
-def decode(data: torch.Tensor, type: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def decode(
+    data: torch.Tensor,
+    type: str,
+    shape: Sequence[int],
+    dtype: torch.dtype = torch.float32,
+    scales: torch.Tensor | None = None,
+) -> torch.Tensor:
     """`data` (uint8, [bytes]) of a weight format as a new tensor of `shape`, decoded in fp32, rounded once to `dtype`.
 
-    Raises ValueError when `type` is not one of DECODABLE or the number of bytes does not belong to `shape`.
+    `scales` are numbers, of the types in SCALED. Raises ValueError for a type that is neither in DECODABLE nor in
+    SCALED, and when the number of bytes or of scales does not belong to `shape`.
     """
-    blocks = _blocks(data, type, shape)
+    _check(data, type, shape, scales)
     out = torch.empty(math.prod(shape), dtype=dtype, device=data.device)
     at = 0
-    for values in _decoded(blocks, type, max(1, _CHUNK // BLOCKS[type].values)):
+    for values in _decoded(data, type, shape, scales, _chunk(data.device)):
         out[at : at + values.numel()] = values.flatten()
         at += values.numel()
+    return out.view(tuple(shape))
+
+
+def _decode_staged(
+    data: torch.Tensor,
+    type: str,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    scales: torch.Tensor | None,
+    device: torch.device,
+) -> torch.Tensor:
+    """`decode` of host bytes on `device`: what is there at once is the result, a piece of bytes and a chunk of values."""
+    _check(data, type, shape, scales)
+    out = torch.empty(math.prod(shape), dtype=dtype, device=device)
+    unit = _unit(type, shape)
+    for start, piece in staging(device).pieces(data, unit.nbytes):
+        at = start // unit.nbytes * unit.values
+        if _FLOATS.get(type) == dtype:
+            same = piece.view(dtype)
+            out[at : at + len(same)] = same
+            continue
+        for values in _decoded(piece, type, shape, scales, _chunk(device), at // unit.values):
+            out[at : at + values.numel()] = values.flatten()
+            at += values.numel()
     return out.view(tuple(shape))
 
 
@@ -84,13 +139,14 @@ def quantize_rows_int8(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def int8_rows(raw: Raw) -> tuple[torch.Tensor, torch.Tensor]:
     """`quantize_rows_int8` of a raw matrix, a few rows at a time: never the whole matrix in fp32."""
     n, k = raw.shape
-    blocks = _blocks(raw_bytes(raw.data), raw.type, raw.shape)
+    data = raw_bytes(raw.data)
+    scales = None if raw.type not in SCALED or raw.scales is None else to_torch(raw.scales)
+    _check(data, raw.type, raw.shape, scales)
     q, scale = torch.empty(n, k, dtype=torch.int8), torch.empty(n, dtype=torch.bfloat16)
     if k % BLOCKS[raw.type].values:
         raise ValueError(f"rows of {k} values are no whole blocks of {raw.type}")
-    rows = max(1, _CHUNK // k)
     at = 0
-    for values in _decoded(blocks, raw.type, rows * k // BLOCKS[raw.type].values):
+    for values in _decoded(data, raw.type, raw.shape, scales, max(1, _CHUNK // k) * k):
         some = values.view(-1, k)
         end = at + len(some)
         scale[at:end] = _row_scales(some)
@@ -112,24 +168,91 @@ def _round_up_bf16(x: torch.Tensor) -> torch.Tensor:
     return ((x.view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32).to(torch.bfloat16)
 
 
-def _blocks(data: torch.Tensor, type: str, shape: Sequence[int]) -> torch.Tensor:
-    """The bytes as [blocks, bytes of a block]."""
-    if type not in DECODABLE:
+def _chunk(device: torch.device) -> int:
+    return _CHUNK if device.type == "cpu" else _DEVICE_CHUNK
+
+
+def _unit(type: str, shape: Sequence[int]) -> Block:
+    """The least that can be decoded by itself: a block, or a row where the scales lie elsewhere."""
+    if type not in SCALED:
+        return BLOCKS[type]
+    return Block(shape[-1], shape[-1] // BLOCKS[type].values * BLOCKS[type].nbytes)
+
+
+def _check(data: torch.Tensor, type: str, shape: Sequence[int], scales: torch.Tensor | None) -> None:
+    if type not in DECODABLE and type not in SCALED:
         raise ValueError(f"no decoder for the weight type {type}")
     block = BLOCKS[type]
     count, rest = divmod(math.prod(shape), block.values)
     if rest or data.numel() != count * block.nbytes:
         raise ValueError(f"{data.numel()} bytes are no {type} of shape {tuple(shape)}")
-    if data.data_ptr() % 8:  # odd places occur in safetensors only, and in GGUF files of an unusual alignment
-        data = data.clone()
-    return data.view(count, block.nbytes)
+    if type not in SCALED:
+        return
+    *front, n, k = shape
+    got = None if scales is None else tuple(scales.shape)
+    if type == "F8_E4M3":
+        fits = got == (*front, -(-n // FP8_BLOCK), -(-k // FP8_BLOCK))
+    else:
+        fits = got is not None and got[:-1] == (*front, n) and k % got[-1] == 0 and k % block.values == 0
+    if not fits:
+        raise ValueError(f"scales of shape {got} do not belong to {type} of shape {tuple(shape)}")
 
 
-def _decoded(blocks: torch.Tensor, type: str, step: int) -> Iterator[torch.Tensor]:
-    """The values of `step` blocks after the other, fp32 [blocks, values of a block], each in memory of its own."""
-    decoder = _DECODERS[type]
-    for start in range(0, len(blocks), step):
-        yield decoder(blocks[start : start + step])
+def _decoded(
+    data: torch.Tensor, type: str, shape: Sequence[int], scales: torch.Tensor | None, step: int, first: int = 0
+) -> Iterator[torch.Tensor]:
+    """About `step` values after the other, fp32, whole units each, in memory of its own.
+
+    `data` may be a part of the tensor of `shape`, beginning with its unit number `first`.
+    """
+    unit = _unit(type, shape)
+    count = data.numel() // unit.nbytes
+    units = max(1, step // unit.values)
+    odd = data.data_ptr() % 8 != 0  # occurs in safetensors, and in GGUF files of an unusual alignment
+    for start in range(0, count, units):
+        part = data[start * unit.nbytes : (start + units) * unit.nbytes]
+        blocks = (part.clone() if odd else part).view(-1, unit.nbytes)
+        if scales is None:
+            yield _DECODERS[type](blocks)
+        else:
+            yield _SCALED_DECODERS[type](blocks, shape, scales, first + start)
+
+
+def _f8_e4m3(b: torch.Tensor, shape: Sequence[int], scales: torch.Tensor, first: int) -> torch.Tensor:
+    """Rows `first` and on of [.., N, K] with the experts' rows counted through: fp32 [rows, K]."""
+    n = shape[-2]
+    rows = torch.arange(first, first + len(b), device=b.device)
+    blocks = (rows // n) * scales.shape[-2] + rows % n // FP8_BLOCK  # each row's row of scales
+    return _times(_fp8(b), scales.reshape(-1, scales.shape[-1]).index_select(0, blocks), FP8_BLOCK)
+
+
+def _i4(b: torch.Tensor, shape: Sequence[int], scales: torch.Tensor, first: int) -> torch.Tensor:
+    groups = scales.shape[-1]
+    of_rows = scales.reshape(-1, groups)[first : first + len(b)]
+    q = torch.stack((b & 15, b >> 4), dim=-1).flatten(1).float().sub_(8)
+    return _times(q, of_rows, shape[-1] // groups)
+
+
+def _times(values: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
+    """values [R, K] *= scales [R, ceil(K / group)], each for `group` columns, the last perhaps for fewer."""
+    scales = scales.float()
+    whole = values.shape[1] // group
+    values[:, : whole * group].unflatten(1, (whole, group)).mul_(scales[:, :whole, None])
+    values[:, whole * group :].mul_(scales[:, whole:])
+    return values
+
+
+def _fp8(b: torch.Tensor) -> torch.Tensor:
+    """Bytes as the numbers they are in E4M3 (FN: no infinities, 0x7F and 0xFF are NaN), fp32."""
+    if b.device.type != "cpu":
+        return b.view(torch.float8_e4m3fn).float()
+    # A table of all 256 takes a sixth of the time that torch's conversion takes (2.13, CPU).
+    return _fp8_table().index_select(0, b.flatten().int()).view(b.shape)
+
+
+@functools.cache
+def _fp8_table() -> torch.Tensor:
+    return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
 
 
 def _field(b: torch.Tensor, start: int, nbytes: int, dtype: torch.dtype) -> torch.Tensor:
@@ -239,4 +362,8 @@ _DECODERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+}
+_SCALED_DECODERS: dict[str, Callable[[torch.Tensor, Sequence[int], torch.Tensor, int], torch.Tensor]] = {
+    "F8_E4M3": _f8_e4m3,
+    "I4": _i4,
 }
