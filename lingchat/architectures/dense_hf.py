@@ -11,7 +11,7 @@ from typing import Any
 
 from lingchat.architectures.dense import DenseConfig, llama3_factors
 from lingchat.architectures.harmless import HARMLESS
-from lingchat.architectures.keys import Keys
+from lingchat.architectures.keys import MOST_LAYERS, Keys
 from lingchat.catalog.headers import SafetensorsHeader
 from lingchat.errors import ModelFileError, UnsupportedModel
 
@@ -59,6 +59,8 @@ def config_of(where: str, raw: dict[str, Any], tensors: Collection[str] | None) 
         keys.count("num_attention_heads"),
         keys.count("num_hidden_layers"),
     )
+    if layers > MOST_LAYERS:
+        keys.wrong("num_hidden_layers", layers, f"at most {MOST_LAYERS}")
     if tensors is not None and layers > len(tensors):
         raise ModelFileError(
             f"{where}: num_hidden_layers is {layers}, but there are {len(tensors)} tensors. Fetch it again."

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 from lingchat.errors import ModelFileError, UnsupportedModel
 
+MOST_LAYERS = 1000  # more is a damaged number, and every layer costs memory before anything is checked
+
 
 class Keys:
     """One reading of a configuration: every key asked for is checked, `refuse_rest` meets those nobody asked for.

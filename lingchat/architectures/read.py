@@ -6,10 +6,10 @@ The one place that knows which reader belongs to which architecture. Dispatches 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from lingchat.architectures import dense_gguf, dense_hf, dense_names, hybrid_names
+from lingchat.architectures import dense_gguf, dense_hf, dense_names, hybrid_hf, hybrid_names
 from lingchat.architectures.dense import DenseConfig
 from lingchat.architectures.hybrid import HybridConfig
 from lingchat.architectures.states import KeyValueRows, LayerState
@@ -18,7 +18,7 @@ from lingchat.errors import UnsupportedModel
 
 ModelConfig = DenseConfig | HybridConfig
 
-HF_ARCHITECTURES = (*dense_hf.ARCHITECTURES,)
+HF_ARCHITECTURES = (*dense_hf.ARCHITECTURES, *hybrid_hf.ARCHITECTURES)
 GGUF_ARCHITECTURES = (*dense_gguf.ARCHITECTURES,)
 
 
@@ -28,14 +28,12 @@ def hf_config(header: SafetensorsHeader) -> ModelConfig:
     Raises UnsupportedModel for an architecture or a key that is not understood, ModelFileError for a contradiction.
     """
     where = str(header.folder / "config.json")
-    _hf_architecture(where, header.config)
-    return dense_hf.hf_config(header)
+    return _hf_reader(where, header.config)(where, header.config, header.tensors.keys())
 
 
 def hf_config_alone(where: str, raw: dict[str, Any]) -> ModelConfig:
     """The configuration of a config.json without weights; `where` begins every error. Raises as `hf_config`."""
-    _hf_architecture(where, raw)
-    return dense_hf.config_of(where, raw, None)
+    return _hf_reader(where, raw)(where, raw, None)
 
 
 def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) -> ModelConfig:
@@ -60,9 +58,11 @@ def layer_states(config: ModelConfig) -> tuple[LayerState, ...]:
     return (KeyValueRows(config.kv_heads, config.head_dim),) * config.layers
 
 
-def _hf_architecture(where: str, raw: dict[str, Any]) -> str:
+def _hf_reader(where: str, raw: dict[str, Any]) -> Callable[[str, dict[str, Any], Collection[str] | None], ModelConfig]:
     names = raw.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in HF_ARCHITECTURES:
         said = f"architectures is {names!r:.80}" if names else "it names no architectures"
-        raise UnsupportedModel(f"{where}: {said}. Known: {', '.join(HF_ARCHITECTURES)}.")
-    return str(names[0])
+        # Ling 2.5 and 2.6 carry the same model_type over another kind of linear attention.
+        other = "; `bailing_hybrid` names other models too" if raw.get("model_type") == "bailing_hybrid" else ""
+        raise UnsupportedModel(f"{where}: {said}{other}. Known: {', '.join(HF_ARCHITECTURES)}.")
+    return hybrid_hf.config_of if names[0] in hybrid_hf.ARCHITECTURES else dense_hf.config_of
