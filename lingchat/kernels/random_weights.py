@@ -42,6 +42,17 @@ class RandomRaw:
         return self.data.nbytes + (0 if self.scales is None else self.scales.nbytes)
 
 
+def stored_bytes(type: str, shape: Sequence[int]) -> int:
+    """Bytes of a tensor of one of TYPES with its scales."""
+    count = math.prod(shape)
+    if type in _FLOATS:
+        return count * _FLOATS[type].itemsize
+    *front, rows, columns = shape
+    if type == "F8_E4M3":
+        return count + 4 * math.prod(front) * -(-rows // FP8_BLOCK) * -(-columns // FP8_BLOCK)
+    return count // 2 + 2 * count // INT4_GROUP
+
+
 def key(seed: int, name: str) -> int:
     """A tensor's own start of the sequence, 64 bits."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), "little")
@@ -64,7 +75,9 @@ def evenly(
     return RandomRaw(name, type, tuple(shape), values.view(torch.uint8))
 
 
-def matrix(name: str, type: str, shape: Sequence[int], std: float, *, seed: int, device: str | torch.device) -> RandomRaw:
+def matrix(
+    name: str, type: str, shape: Sequence[int], std: float, *, seed: int, device: str | torch.device
+) -> RandomRaw:
     """A weight [.., N, K] of any of TYPES whose values have mean 0 and the spread `std`.
 
     F8_E4M3 has a scale (F32) for each block of 128 x 128, I4 one (BF16) for each 32 values of a row; scales differ by
@@ -116,7 +129,7 @@ def _int4(start: int, count: int, device: str | torch.device) -> torch.Tensor:
 
 def _words(start: int, count: int, device: torch.device) -> Iterator[torch.Tensor]:
     """Words number 0 to `count` of the sequence from `start`: int64 chunks that are overwritten by the next."""
-    step = _CHUNK_WORDS.get(device.type, _CHUNK_WORDS["cuda"])
+    step = _CHUNK_WORDS["cpu" if device.type == "cpu" else "cuda"]
     golden = 0x9E3779B97F4A7C15
     places = torch.arange(1, min(step, count) + 1, device=device).mul_(_signed(golden))
     z, shifted = torch.empty_like(places), torch.empty_like(places)
