@@ -237,7 +237,7 @@ def _times(values: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tens
     """values [R, K] *= scales [R, ceil(K / group)], each for `group` columns, the last perhaps for fewer."""
     scales = scales.float()
     whole = values.shape[1] // group
-    values[:, : whole * group].view(-1, whole, group).mul_(scales[:, :whole, None])
+    values[:, : whole * group].view(len(values), whole, group).mul_(scales[:, :whole, None])
     values[:, whole * group :].mul_(scales[:, whole:])
     return values
 
