@@ -6,40 +6,23 @@ is refused before any memory is taken. Bytes stay as they are in the file; `kern
 
 from __future__ import annotations
 
-import errno
-import math
-import mmap
 import re
-import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from lingchat.catalog.headers import TensorInfo, read_gguf, read_safetensors_folder
-from lingchat.errors import ModelFileError, ModelNotFound, UnsupportedModel
-from lingchat.kernels.blocks import DECODABLE
 from lingchat.architectures.dense import DenseConfig
-from lingchat.architectures.dense_gguf import ROPE_FREQS, gguf_config
-from lingchat.architectures.dense_names import expected_shapes, gguf_name, hf_name
-from lingchat.architectures.dense_hf import hf_config
+from lingchat.architectures.dense_gguf import ROPE_FREQS
+from lingchat.architectures.match import Held, match, stored_tensors
+from lingchat.architectures.read import ModelConfig, gguf_config, hf_config
+from lingchat.catalog.headers import TensorInfo, read_gguf, read_safetensors_folder
+from lingchat.errors import ModelNotFound
+from lingchat.runtime.weights.raw import MappedFile, MappedTensor, RawTensor, rates
 
 # Buffers that old checkpoints saved; they follow from the configuration.
 _DERIVED = re.compile(r"^model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq$")
-
-
-_MADV_POPULATE_READ = 22  # Linux 5.14 and later; Python's mmap has no name for it
-
-
-@dataclass(frozen=True, slots=True)
-class RawTensor:
-    """A tensor as it lies in its file: `data` is a read-only view of the map, uint8, of `type`'s blocks, row by row."""
-
-    name: str
-    type: str
-    shape: tuple[int, ...]
-    data: memoryview
 
 
 class Weights:
@@ -53,14 +36,14 @@ class Weights:
     def __init__(
         self,
         *,
-        config: DenseConfig,
+        config: ModelConfig,
         source: str,
         path: Path,
         folder: Path,
         metadata: Mapping[str, Any],
         hf_config: Mapping[str, Any],
-        tensors: Mapping[str, TensorInfo],
-        files: tuple[_Mapped, ...],
+        tensors: Mapping[str, Held],
+        files: tuple[MappedFile, ...],
     ) -> None:
         self.config = config
         self.source = source
@@ -75,54 +58,46 @@ class Weights:
         """The canonical names, in the order of the computation."""
         return tuple(self._tensors)
 
-    def tensor(self, name: str) -> RawTensor:
-        """The bytes of one tensor; KeyError for a name that the architecture does not have."""
-        info = self._tensors[name]
-        return RawTensor(name, info.type, info.shape, self._files[info.part].view(info))
+    def tensor(self, name: str) -> MappedTensor | RawTensor:
+        """One tensor, undecoded; KeyError for a name that the architecture does not have.
+
+        Its bytes are read when its `data` is asked for, and leave the memory with the last reader of that.
+        """
+        held = self._tensors[name]
+        scales = None if held.scales is None else self._mapped(f"{name}.scales", held.scales)
+        mapped = self._mapped(name, held.info, scales)
+        return mapped if held.rate is None else rates(mapped, held.rate, self.path)
+
+    def _mapped(self, name: str, info: TensorInfo, scales: MappedTensor | None = None) -> MappedTensor:
+        return MappedTensor(name, info.type, info.shape, self._files[info.part], info, scales)
 
     @property
     def parameters(self) -> int:
-        return sum(math.prod(info.shape) for info in self._tensors.values())
+        """Values of all tensors, an MTP layer's included; scales of quantised ones are none."""
+        return sum(held.parameters for held in self._tensors.values())
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors in the files."""
-        return sum(info.nbytes for info in self._tensors.values())
+        """Bytes of the tensors in the files, scales included."""
+        return sum(held.nbytes for held in self._tensors.values())
+
+    @property
+    def stored_bytes(self) -> Mapping[str, int]:
+        """Bytes in the files by canonical name, scales included."""
+        return MappingProxyType({name: held.nbytes for name, held in self._tensors.items()})
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """How each tensor is stored, by canonical name: "BF16"."""
+        return MappingProxyType({name: held.info.type for name, held in self._tensors.items()})
 
     @property
     def quantization(self) -> str:
         """The type that holds most of the parameters: "Q4_1"."""
-        held: Counter[str] = Counter()
-        for info in self._tensors.values():
-            held[info.type] += math.prod(info.shape)
-        return held.most_common(1)[0][0]
-
-
-class _Mapped:
-    """One file, mapped read-only."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._view = memoryview(self._map)
-
-    def view(self, info: TensorInfo) -> memoryview:
-        self._populate(info)
-        return self._view[info.offset : info.offset + info.nbytes]
-
-    def _populate(self, info: TensorInfo) -> None:
-        """Maps a tensor's pages in one call: one fault a page took 1.5 to 3.4 s for the default model on a small
-        virtual machine, this takes 7 ms. A file cut off meanwhile is an error here, and a dead process without it."""
-        if sys.platform != "linux":
-            return
-        start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        try:
-            self._map.madvise(_MADV_POPULATE_READ, start, info.offset + info.nbytes - start)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # Linux before 5.14 does not know the advice; the pages come when touched
-                what = f"{self._path}: {info.name} cannot be read ({error.strerror})"
-                raise ModelFileError(f"{what}: the file was changed, or its disk fails. Fetch it again.") from error
+        count: Counter[str] = Counter()
+        for held in self._tensors.values():
+            count[held.info.type] += held.parameters
+        return count.most_common(1)[0][0]
 
 
 def open_weights(path: Path | str) -> Weights:
@@ -143,11 +118,14 @@ def open_weights(path: Path | str) -> Weights:
 
 def _open_gguf(path: Path) -> Weights:
     header = read_gguf(path)
-    files = tuple(_Mapped(part) for part in header.parts)
-    config = gguf_config(header, lambda info: files[info.part].view(info))
-    derived = {ROPE_FREQS} if config.rope_factors is not None else set()
-    held = {name: info for name, info in header.tensors.items() if name not in derived}
-    names = {canonical: gguf_name(canonical) for canonical in expected_shapes(config)}
+    files = tuple(MappedFile(part) for part in header.parts)
+
+    def read(info: TensorInfo) -> memoryview:
+        return files[info.part].view(info)
+
+    config = gguf_config(header, read)
+    derived = {ROPE_FREQS} if isinstance(config, DenseConfig) and config.rope_factors is not None else set()
+    there = {name: info for name, info in header.tensors.items() if name not in derived}
     return Weights(
         config=config,
         source="gguf",
@@ -155,7 +133,7 @@ def _open_gguf(path: Path) -> Weights:
         folder=path.parent,
         metadata=header.metadata,
         hf_config={},
-        tensors=_checked(path, config, names, held),
+        tensors=match(path, config, stored_tensors(config, gguf=True), there, read),
         files=files,
     )
 
@@ -163,10 +141,10 @@ def _open_gguf(path: Path) -> Weights:
 def _open_safetensors(folder: Path) -> Weights:
     header = read_safetensors_folder(folder)
     config = hf_config(header)
+    files = tuple(MappedFile(part) for part in header.parts)
     # A tied checkpoint may hold a copy of the embedding as its head; transformers drops it, and so do we.
     copies = {"lm_head.weight"} if config.tied else set()
-    held = {n: info for n, info in header.tensors.items() if n not in copies and not _DERIVED.match(n)}
-    names = {canonical: hf_name(canonical) for canonical in expected_shapes(config)}
+    there = {n: info for n, info in header.tensors.items() if n not in copies and not _DERIVED.match(n)}
     return Weights(
         config=config,
         source="safetensors",
@@ -174,8 +152,10 @@ def _open_safetensors(folder: Path) -> Weights:
         folder=folder,
         metadata={},
         hf_config=header.config,
-        tensors=_checked(folder, config, names, held),
-        files=tuple(_Mapped(part) for part in header.parts),
+        tensors=match(
+            folder, config, stored_tensors(config, gguf=False), there, lambda info: files[info.part].view(info)
+        ),
+        files=files,
     )
 
 
@@ -188,36 +168,3 @@ def _only_gguf(folder: Path) -> Path:
     raise ModelNotFound(
         f"{folder}: {what} in this folder. Give a .gguf file, or a folder with config.json and weights."
     )
-
-
-def _checked(
-    path: Path, config: DenseConfig, names: Mapping[str, str], held: Mapping[str, TensorInfo]
-) -> dict[str, TensorInfo]:
-    """`held` by canonical name, when it is exactly what `config` needs. `names` maps canonical names to the file's."""
-    shapes = expected_shapes(config)
-    missing = [name for name in names.values() if name not in held]
-    extra = sorted(held.keys() - set(names.values()))
-    wrong = [
-        f"{name} is {held[name].shape}, not {shapes[canonical]}"
-        for canonical, name in names.items()
-        if name in held and held[name].shape != shapes[canonical]
-    ]
-    what = f"{path}: the tensors do not fit {config.architecture}"
-    if missing or wrong:
-        parts = [_listed("missing", missing), _listed("of another shape", wrong), _listed("unknown", extra)]
-        raise ModelFileError(f"{what}. {' '.join(part for part in parts if part)} Fetch the model again.")
-    if extra:
-        raise UnsupportedModel(f"{what}. {_listed('unknown', extra)} It computes something else; use another model.")
-    undecodable: dict[str, list[str]] = {}
-    for name in names.values():
-        if held[name].type not in DECODABLE:
-            undecodable.setdefault(held[name].type, []).append(name)
-    if undecodable:
-        types = "; ".join(f"{kind} ({len(of)} tensors, {of[0]} for one)" for kind, of in sorted(undecodable.items()))
-        raise UnsupportedModel(f"{path}: weight types that cannot be read: {types}. Supported: {', '.join(DECODABLE)}.")
-    return {canonical: held[name] for canonical, name in names.items()}
-
-
-def _listed(what: str, names: Iterable[str]) -> str:
-    text = ", ".join(names)
-    return f"{what.capitalize()}: {text}." if text else ""
