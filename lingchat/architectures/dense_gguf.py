@@ -9,9 +9,10 @@ import struct
 from collections.abc import Callable
 
 from lingchat.architectures.dense import DenseConfig
+from lingchat.architectures.gguf_common import architecture_of, block_count, vocab_rows
 from lingchat.architectures.keys import Keys
 from lingchat.catalog.headers import GGUFHeader, TensorInfo
-from lingchat.errors import ModelFileError, UnsupportedModel
+from lingchat.errors import ModelFileError
 
 ROPE_FREQS = "rope_freqs.weight"
 
@@ -52,22 +53,11 @@ def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) ->
     Raises UnsupportedModel for an architecture or a key that is not understood, ModelFileError for a contradiction.
     """
     where, metadata, tensors = str(header.path), header.metadata, header.tensors
-    kind = metadata.get("general.type", "model")
-    if kind != "model":
-        raise UnsupportedModel(f"{where}: general.type is {kind!r}. Only complete models can be run.")
-    name = metadata.get("general.architecture")
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise UnsupportedModel(
-            f"{where}: the architecture {name!r:.80} is not supported. Known: {', '.join(ARCHITECTURES)}."
-        )
+    name = architecture_of(header, ARCHITECTURES)
     architecture, adjacent, qk_norm = ARCHITECTURES[name]
     keys = Keys(where, metadata, f"{name}.")
     hidden, heads = keys.count("embedding_length"), keys.count("attention.head_count")
-    layers = keys.count("block_count")
-    if layers > len(tensors):
-        raise ModelFileError(
-            f"{where}: {name}.block_count is {layers}, but the file holds {len(tensors)} tensors. Fetch it again."
-        )
+    layers = block_count(header, keys)
     head_dim = _head_dim(keys, hidden, heads)
     rope_dim = keys.count("rope.dimension_count", head_dim)
     context = keys.count("context_length")
@@ -85,7 +75,7 @@ def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) ->
         kv_heads=keys.count("attention.head_count_kv", heads),
         head_dim=head_dim,
         ffn=keys.count("feed_forward_length"),
-        vocab=_vocab(header, keys),
+        vocab=vocab_rows(header, keys),
         context=context,
         rope_base=keys.number("rope.freq_base", 10000.0),
         rope_dim=rope_dim,
@@ -107,22 +97,6 @@ def _head_dim(keys: Keys, hidden: int, heads: int) -> int:
     if keys.count("attention.value_length", head_dim) != head_dim:
         keys.refuse("attention.value_length", keys.get("attention.value_length"), f"keys have {head_dim} dimensions")
     return head_dim
-
-
-def _vocab(header: GGUFHeader, keys: Keys) -> int:
-    """The embedding's rows. The token list may be shorter (rows without a token), never longer."""
-    embedding = header.tensors.get("token_embd.weight")
-    if embedding is None or len(embedding.shape) != 2:
-        raise ModelFileError(f"{header.path}: token_embd.weight is missing or no matrix. Fetch the file again.")
-    rows = embedding.shape[0]
-    tokens = header.metadata.get("tokenizer.ggml.tokens", [])
-    said = keys.count("vocab_size", rows)
-    if said != rows or len(tokens) > rows:
-        raise ModelFileError(
-            f"{header.path}: the embedding has {rows} rows, vocab_size is {said}, {len(tokens)} tokens are listed. "
-            "They do not fit together; fetch the file again."
-        )
-    return rows
 
 
 def _rope_factors(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) -> tuple[float, ...] | None:

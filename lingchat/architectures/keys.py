@@ -84,8 +84,8 @@ class Keys:
         if values is None:
             return None
         if not isinstance(values, list) or len(values) != length:
-            said = f"a list of {len(values)}" if isinstance(values, list) else values
-            self.wrong(key, said, f"a list of {length} numbers, one a layer")
+            has = f", not {len(values)}" if isinstance(values, list) else ""
+            self.wrong(key, values, f"a list of {length} numbers, one a layer{has}")
         found = [0.0 if value is None else value for value in values]
         odd = [value for value in found if type(value) not in (int, float) or not 0 <= value < math.inf]
         if odd:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from lingchat.architectures import dense_gguf, dense_hf, dense_names, hybrid_hf, hybrid_names
+from lingchat.architectures import dense_gguf, dense_hf, dense_names, hybrid_gguf, hybrid_hf, hybrid_names
 from lingchat.architectures.dense import DenseConfig
+from lingchat.architectures.gguf_common import architecture_of
 from lingchat.architectures.hybrid import HybridConfig
 from lingchat.architectures.states import KeyValueRows, LayerState
 from lingchat.catalog.headers import GGUFHeader, SafetensorsHeader, TensorInfo
@@ -19,7 +20,7 @@ from lingchat.errors import UnsupportedModel
 ModelConfig = DenseConfig | HybridConfig
 
 HF_ARCHITECTURES = (*dense_hf.ARCHITECTURES, *hybrid_hf.ARCHITECTURES)
-GGUF_ARCHITECTURES = (*dense_gguf.ARCHITECTURES,)
+GGUF_ARCHITECTURES = (*dense_gguf.ARCHITECTURES, *hybrid_gguf.ARCHITECTURES)
 
 
 def hf_config(header: SafetensorsHeader) -> ModelConfig:
@@ -41,6 +42,8 @@ def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) ->
 
     Raises UnsupportedModel for an architecture or a key that is not understood, ModelFileError for a contradiction.
     """
+    if architecture_of(header, GGUF_ARCHITECTURES) in hybrid_gguf.ARCHITECTURES:
+        return hybrid_gguf.gguf_config(header)
     return dense_gguf.gguf_config(header, read)
 
 
