@@ -34,7 +34,9 @@ Tensors = Callable[[str], RawTensor]  # a layer's tensors by canonical name, wit
 def rotation(config: HybridConfig) -> Rotation | None:
     """Adjacent pairs of the shared dimensions; None where nothing is rotated."""
     mla = config.mla
-    return None if mla.rope_base is None else Rotation(mla.rope, mla.rope_base, adjacent=True)
+    if mla.rope_base is None:
+        return None
+    return Rotation(mla.rope, mla.rope_base, adjacent=True, factors=mla.rope_factors)
 
 
 @dataclass(frozen=True)
@@ -183,9 +185,7 @@ class ExpertsBlock:
             eps=config.norm_eps,
             router=ops.router(raw("moe.router.weight")),
             bias=ops.vector(raw("moe.router_bias")),
-            shape=RouteShape(
-                moe.experts, moe.chosen, moe.groups, moe.chosen_groups, moe.scale, moe.renormalize
-            ),
+            shape=RouteShape(moe.experts, moe.chosen, moe.groups, moe.chosen_groups, moe.scale, moe.renormalize),
             experts=ops.experts(experts("gate"), experts("up"), experts("down")),
             shared_up=ops.matrix([raw("moe.shared.gate_proj.weight"), raw("moe.shared.up_proj.weight")]),
             shared_down=ops.matrix([raw("moe.shared.down_proj.weight")]),
