@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from lingchat.errors import ModelFileError
 from lingchat.runtime.formats.gguf_tokenizer import gguf_tokenizer
 from lingchat.runtime.formats.json_tokenizer import json_tokenizer, read_json
-from lingchat.runtime.formats.parsers import OPEN, ReasoningSplitter
+from lingchat.runtime.formats.markers import THINK_OPEN as OPEN
+from lingchat.runtime.formats.parsers import ReplyParser
 from lingchat.runtime.formats.template import ChatTemplate, MessageLike, chatml_fallback
 from lingchat.runtime.formats.tokenizer import Tokenizer
 
@@ -82,9 +83,9 @@ class Formats:
         ends = self.tokenizer.eos_ids
         return [i + 1 for i, id in enumerate(ids) if id in ends]
 
-    def reply_parser(self, prompt: Prompt | None = None) -> ReasoningSplitter | None:
+    def reply_parser(self, prompt: Prompt | None = None) -> ReplyParser | None:
         """A fresh splitter of reasoning and answer; None for a model that does not mark its reasoning."""
-        return ReasoningSplitter(inside=prompt is not None and prompt.thinking) if self.reasons else None
+        return ReplyParser(inside=prompt is not None and prompt.thinking) if self.reasons else None
 
     def close(self) -> None:
         """Ends the template's process."""

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingchat.runtime.formats.parsers import ReasoningSplitter
+from lingchat.runtime.formats.parsers import ReplyParser
 
 PIECES = ["<think>", "</think>", "<", "</", "think", ">", "\n", "\n\n", " ", "a", "b c", "<thin", "</thinx>"]
 
 
 def split(chunks: list[str], *, inside: bool = False) -> tuple[str, str]:
     """(reasoning, text) of a reply; asserts that no reasoning follows text."""
-    splitter = ReasoningSplitter(inside=inside)
-    parts = [part for chunk in chunks for part in splitter.push(chunk)] + splitter.finish()
+    parser = ReplyParser(inside=inside)
+    parts = [part for chunk in chunks for part in parser.push(chunk)] + parser.finish()
     assert all(delta for _, delta in parts)
     kinds = [kind for kind, _ in parts]
     assert kinds == sorted(kinds)  # "reasoning" before "text"
-    reasoning = "".join(delta for kind, delta in parts if kind == "reasoning")
-    return reasoning, "".join(delta for kind, delta in parts if kind == "text")
+    reasoning = "".join(str(delta) for kind, delta in parts if kind == "reasoning")
+    return reasoning, "".join(str(delta) for kind, delta in parts if kind == "text")
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,38 @@ def test_any_chunking_gives_the_same_parts(pieces: list[str], inside: bool, data
 
 
 def test_only_what_may_be_a_marker_waits() -> None:
-    splitter = ReasoningSplitter()
-    assert splitter.push("<th") == []
-    assert splitter.push("ink>\nbecause") == [("reasoning", "because")]
-    assert splitter.push(" it is\n") == [("reasoning", " it is")]
-    assert splitter.push("so <") == [("reasoning", "\nso ")]
-    assert splitter.push("/think>\n\n") == []
-    assert splitter.push("Yes") == [("text", "Yes")]
-    assert splitter.push("<") == [("text", "<")]
+    parser = ReplyParser()
+    assert parser.push("<th") == []
+    assert parser.push("ink>\nbecause") == [("reasoning", "because")]
+    assert parser.push(" it is\n") == [("reasoning", " it is")]
+    assert parser.push("so <") == [("reasoning", "\nso ")]
+    assert parser.push("/think>\n\n") == []
+    assert parser.push("Yes") == [("text", "Yes")]
+    assert parser.push("<") == [("text", "<")]
+    assert parser.push("\n") == [("text", "\n")]
+
+
+@pytest.mark.parametrize(
+    ("reply", "inside", "unanswered"),
+    [
+        ("thinking and think", True, True),
+        ("", True, True),
+        ("<think>thinking", False, True),
+        ("thinking</think>", True, False),
+        ("thinking</think>Yes", True, False),
+        ("Yes", False, False),
+        ("", False, False),
+    ],
+)
+def test_a_reply_that_ends_in_its_reasoning_says_so(reply: str, inside: bool, unanswered: bool) -> None:
+    parser = ReplyParser(inside=inside)
+    parts = [*parser.push(reply), *parser.finish()]
+    assert parser.unanswered == unanswered
+    if unanswered:
+        assert all(kind == "reasoning" for kind, _ in parts)
+
+
+def test_a_model_that_does_not_reason_may_write_the_marker() -> None:
+    parser = ReplyParser(reasons=False)
+    assert [*parser.push("<think>a</think>"), *parser.finish()] == [("text", "<think>a</think>")]
+    assert not parser.unanswered
