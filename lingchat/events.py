@@ -141,6 +141,7 @@ class ToolCall(Event, frozen=True, kw_only=True, tag="tool.call"):
     index: int
     name: str
     arguments: str  # a JSON object, as text
+    id: str = ""  # the model's own name for the call, where its format has one
 
 
 class Engine(Event, frozen=True, kw_only=True, tag="engine"):

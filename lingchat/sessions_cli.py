@@ -15,6 +15,7 @@ import msgspec
 from lingchat.arguments import Parser
 from lingchat.config import paths
 from lingchat.errors import DiskError, UsageError
+from lingchat.replies import call_line, no_answer
 from lingchat.session import Session, SessionStore
 from lingchat.visible import visible, visible_line
 
@@ -89,12 +90,16 @@ def _search(store: SessionStore, words: list[str]) -> None:
 
 
 def _markdown(session: Session) -> str:
-    """The active branch: a heading a message, its text as it is, a reply's figures under it."""
+    """The active branch: a heading a message, its text as it is, a reply's calls and figures under it."""
     parts = [f"# {session.title or 'untitled'}\n"]
     if session.system:
         parts.append(f"## system\n\n{session.system}\n")
     for node in session.path():
         parts.append(f"## {node.role} {node.time}".rstrip() + f"\n\n{node.content}\n")
+        parts += [f"    called {call_line(call.name, call.arguments)}\n" for call in node.calls]
+        nothing = no_answer(node.content, node.reasoning, len(node.calls), node.stop)
+        if nothing:
+            parts.append(f"*{nothing}*\n")
         if node.footer:
             parts.append(f"*{node.footer}*\n")
     return "\n".join(parts)

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "lingchat"
 # From the ground up. A file may import from its own floor and those below it. The longest prefix decides.
 FLOORS: list[tuple[str, ...]] = [
     ("errors", "events", "visible", "journal", "machine"),
-    ("arguments", "notes", "streams"),
+    ("arguments", "notes", "replies", "streams"),
     ("config", "config_fields"),
     ("kernels",),
     ("stats", "trace", "session", "catalog", "architectures", "engines.api", "engines.wire"),
@@ -34,6 +34,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("runtime.rounds",),
     ("runtime.drivers",),
     ("runtime.outbox",),
+    ("runtime.loading",),
     ("runtime.engine",),
     ("runtime.worker",),
     ("engines",),
@@ -43,7 +44,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("__main__",),
 ]
 TORCH = {"torch", "triton", "flashinfer"}
-MAY_USE_TORCH = ("kernels", "runtime.ops.torch_ops", "runtime.engine", "bench")
+MAY_USE_TORCH = ("kernels", "runtime.ops.torch_ops", "runtime.engine", "runtime.loading", "bench")
 
 
 def modules() -> dict[str, Path]:

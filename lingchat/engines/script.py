@@ -58,17 +58,27 @@ class LoadPhase(_Declared, frozen=True, kw_only=True):
     total_bytes: int = 0
 
 
+class ScriptCall(_Declared, frozen=True, kw_only=True):
+    """A tool call; `arguments` is a JSON object as text."""
+
+    name: str
+    arguments: str = "{}"
+    id: str = ""
+
+
 class ScriptTurn(_Declared, frozen=True, kw_only=True):
     """One reply. Lists with an entry a round are repeated until the text is used up.
 
-    `tokens` gives the pieces one by one; otherwise `text` is cut into pieces. `reasoning` comes before it.
-    With `echo` the reply is the last user message. A round emits its accepted drafts and one token more.
+    `tokens` gives the pieces one by one; otherwise `text` is cut into pieces. `reasoning` comes before it, `calls` after
+    it, each as one token. With `echo` the reply is the last user message. A round emits its accepted drafts and one
+    token more.
     """
 
     text: str = ""
     tokens: tuple[str, ...] = ()
     echo: bool = False
     reasoning: str = ""
+    calls: tuple[ScriptCall, ...] = ()
     m: tuple[int, ...] = ()  # drafts verified; empty: no drafting
     a: tuple[int, ...] = ()  # of them accepted
     drafter: str = "script"
@@ -145,6 +155,9 @@ class Cue(NamedTuple):
     round: bool = False
 
 
+_Item = tuple[type[ev.Text] | type[ev.Reasoning], str] | tuple[int, ScriptCall]  # a delta, or a call by its index
+
+
 def nanoseconds(ms: float) -> int:
     """`ms` milliseconds."""
     return round(ms * 1e6)
@@ -187,7 +200,9 @@ def script_cues(turn: ScriptTurn, request: ChatRequest, prompt_tokens: int, queu
 
     thoughts = pieces(turn.reasoning)
     reply = pieces(last_user_text(request)) if turn.echo else turn.tokens or pieces(turn.text)
-    stream = [(ev.Reasoning, piece) for piece in thoughts] + [(ev.Text, piece) for piece in reply]
+    stream: list[_Item] = [(ev.Reasoning, piece) for piece in thoughts]
+    stream += [(ev.Text, piece) for piece in reply]
+    stream += list(enumerate(turn.calls))
     limit = request.sampling.max_tokens
     stop: ev.StopReason = turn.stop
     if limit and limit < len(stream):
@@ -199,7 +214,7 @@ def script_cues(turn: ScriptTurn, request: ChatRequest, prompt_tokens: int, queu
     depth = request.spec if isinstance(request.spec, int) else max(turn.m, default=0)
     done, end, batch_start = 0, prefilled, prefilled
     batch: list[tuple[int, int, int, int]] = []  # dt_us, k, m, a
-    spoken: list[tuple[type[ev.Text] | type[ev.Reasoning], str]] = []
+    spoken: list[_Item] = []
     for number in itertools.count():
         if done >= len(stream):
             break
@@ -242,10 +257,20 @@ def script_cues(turn: ScriptTurn, request: ChatRequest, prompt_tokens: int, queu
                 ids=tuple(range(done - sum(k_s), done)) if request.keep_ids else (),
             )
             yield Cue(end, decode, round=number > 0)
-            for kind, group in itertools.groupby(spoken, key=lambda item: item[0]):
-                yield Cue(end, kind(t_ns=end, turn=n, delta="".join(piece for _, piece in group)))
+            yield from (Cue(end, event) for event in _spoken(spoken, n, end))
             batch, spoken, batch_start = [], [], end
     yield Cue(end, ev.TurnEnd(t_ns=end, turn=n, stop=stop))
+
+
+def _spoken(items: Sequence[_Item], turn: int, at: int) -> Iterator[ev.AnyEvent]:
+    """The pieces of a batch as events: those of one kind in one delta, each call by itself."""
+    for kind, group in itertools.groupby(items, key=lambda item: item[0]):
+        if isinstance(kind, int):
+            for index, call in group:
+                assert isinstance(index, int) and isinstance(call, ScriptCall)
+                yield ev.ToolCall(t_ns=at, turn=turn, index=index, name=call.name, arguments=call.arguments, id=call.id)
+        else:
+            yield kind(t_ns=at, turn=turn, delta="".join(str(piece) for _, piece in group))
 
 
 def _first(n: int, queued: int, tokenized: int, prefilled: int, end: int, prompt: int, reused: int) -> ev.TurnFirst:

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from lingchat import events as ev
-from lingchat.engines.api import ChatRequest, ModelInfo
+from lingchat.engines.api import ChatRequest, Message, ModelInfo
 from lingchat.engines.clocks import Clock, SpeedClock, VirtualClock
 from lingchat.engines.script import (
     Cue,
@@ -25,6 +25,7 @@ from lingchat.engines.script import (
     LoadPhase,
     Pause,
     Script,
+    ScriptCall,
     ScriptTurn,
     error_cues,
     nanoseconds,
@@ -33,7 +34,7 @@ from lingchat.engines.script import (
 )
 from lingchat.errors import ContextOverflow, EngineCrashed, LingchatError, TraceError, from_code
 
-__all__ = ["Failure", "LoadPhase", "Pause", "Script", "ScriptTurn", "ScriptedEngine", "Step", "pieces"]
+__all__ = ["Failure", "LoadPhase", "Pause", "Script", "ScriptCall", "ScriptTurn", "ScriptedEngine", "Step", "pieces"]
 
 Step = Callable[[], "asyncio.Future[None]"]
 _MESSAGE_OVERHEAD = 4  # tokens a template writes around a message, about
@@ -160,6 +161,8 @@ class ScriptedEngine:
             context=last.context,
             weights_bytes=last.weights,
             kv_bytes=last.kv,
+            state_bytes=last.state,
+            snapshot_bytes=last.snapshots,
             provenance="replay",
         )
         if clock is None:
@@ -212,6 +215,8 @@ class ScriptedEngine:
             backend=info.backend,
             weights=info.weights_bytes,
             kv=info.kv_bytes,
+            state=info.state_bytes,
+            snapshots=info.snapshot_bytes,
             context=info.context,
         )
 
@@ -297,7 +302,12 @@ def _count(what: ChatRequest | str) -> int:
     if isinstance(what, str):
         return len(pieces(what))
     if what.messages is not None:
-        return sum(len(pieces(message.content)) + _MESSAGE_OVERHEAD for message in what.messages)
+        return sum(map(_message_tokens, what.messages))
     if what.ids is not None:
         return len(what.ids)
     return len(pieces(what.text or ""))
+
+
+def _message_tokens(message: Message) -> int:
+    calls = sum(len(pieces(call.arguments)) + 1 for call in message.tool_calls)
+    return len(pieces(message.content)) + len(pieces(message.reasoning)) + calls + _MESSAGE_OVERHEAD

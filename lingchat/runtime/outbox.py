@@ -1,4 +1,4 @@
-"""Rounds and text on their way to the front end: batched, in order, never late. Pure Python.
+"""Rounds, text and tool calls on their way to the front end: batched, in order, never late. Pure Python.
 
 At 30 tokens a second every round leaves by itself; at 500 a batch leaves every `INTERVAL_NS`, so that the pipe and
 the screen cost the decode loop next to nothing. Times in a batch are those of the rounds, not of the batch.
@@ -6,10 +6,15 @@ the screen cost the decode loop next to nothing. Times in a batch are those of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
-from lingchat.events import AnyEvent, Decode, Reasoning, Text, now_ns
+import msgspec
+
+from lingchat.events import AnyEvent, Decode, Reasoning, Text, ToolCall, now_ns
 from lingchat.runtime.drivers.eager import TimedRound
+from lingchat.runtime.formats.parts import Part
+from lingchat.runtime.formats.parts import ToolCall as Call
 
 INTERVAL_NS = 15_000_000
 Emit = Callable[[AnyEvent], None]
@@ -19,39 +24,50 @@ class Outbox:
     def __init__(self, emit: Emit, turn: int, drafter: str, keep_ids: bool) -> None:
         self._emit, self._turn, self._drafter, self._keep_ids = emit, turn, drafter, keep_ids
         self._rounds: list[TimedRound] = []
-        self._deltas: list[tuple[str, str]] = []
+        self._parts: list[Part] = []
+        self._calls = 0  # emitted in this turn
         self._last_end = 0
         self._flushed = 0
 
     def begin(self, prefill_end_ns: int) -> None:
         self._last_end = prefill_end_ns
 
-    def add(self, timed: TimedRound, deltas: list[tuple[str, str]]) -> None:
-        """A round and what it added to the reply: (kind, text) with kind `text` or `reasoning`."""
+    def add(self, timed: TimedRound, parts: Sequence[Part]) -> None:
+        """A round and what it added to the reply."""
         self._rounds.append(timed)
-        self.say(deltas)
+        self.say(parts)
         if timed.end_ns - self._flushed >= INTERVAL_NS:
             self.flush()
 
-    def say(self, deltas: list[tuple[str, str]]) -> None:
-        self._deltas += [delta for delta in deltas if delta[1]]
+    def say(self, parts: Sequence[Part]) -> None:
+        self._parts += parts
 
     def flush(self) -> None:
         now = now_ns()
         if self._rounds:
             self._emit(self._batch(now))
-        merged: list[list[str]] = []
-        for kind, delta in self._deltas:
-            if merged and merged[-1][0] == kind:
-                merged[-1][1] += delta
-            else:
-                merged.append([kind, delta])
-        for kind, delta in merged:
-            event = Reasoning if kind == "reasoning" else Text
-            self._emit(event(t_ns=now, turn=self._turn, delta=delta))
+        self._emit_parts(now)
         self._rounds.clear()
-        self._deltas.clear()
+        self._parts.clear()
         self._flushed = now
+
+    def _emit_parts(self, now: int) -> None:
+        """What the reply grew by, in its own order; neighbours of one kind are one delta, a call is always whole."""
+        for kind, group in itertools.groupby(self._parts, key=lambda part: part[0]):
+            if kind == "tool_call":
+                for part in group:
+                    assert isinstance(part[1], Call)
+                    self._emit_call(now, part[1])
+                continue
+            delta = "".join(str(part[1]) for part in group)
+            if delta:
+                event = Reasoning if kind == "reasoning" else Text
+                self._emit(event(t_ns=now, turn=self._turn, delta=delta))
+
+    def _emit_call(self, now: int, call: Call) -> None:
+        arguments = msgspec.json.encode(call.arguments).decode()
+        index, self._calls = self._calls, self._calls + 1
+        self._emit(ToolCall(t_ns=now, turn=self._turn, index=index, name=call.name, arguments=arguments, id=call.id))
 
     def _batch(self, now: int) -> Decode:
         start = self._last_end

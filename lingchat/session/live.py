@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lingchat.engines.api import Message, Role
+from lingchat.engines.api import Message, Role, ToolCall
 from lingchat.errors import SessionError
 from lingchat.journal import FLUSH_NS, Journal, private_folder, utf8
 from lingchat.session.lock import WriterLock
@@ -108,23 +108,33 @@ class Session:
         return self._tree.children(self.node(_id(node)).parent)
 
     def messages(self, leaf: Node | int | None = None) -> tuple[Message, ...]:
-        """The branch as a request: the system prompt, then every message that has text. `leaf`: another branch's end."""
+        """The branch as a request: the system prompt, then every message that says anything. `leaf`: another branch's end.
+
+        Replies go back with their reasoning and their calls. The model's template decides what of them it writes: one
+        that keeps earlier reasoning (Ling's does) then makes the very tokens that the engine's state already holds, so
+        that the next turn computes only what is new; one that drops it makes the prompt it was trained on.
+        """
         found = [Message("system", self.system)] if self.system else []
         for node in self._tree.path(None if leaf is None else _id(leaf)):
-            if node.content:
-                found.append(Message(node.role, node.content))
+            if node.content or node.reasoning or node.calls or node.role == "tool":
+                found.append(node.message)
         return tuple(found)
 
     # -- changing --------------------------------------------------------------------------------------------------
 
-    def add(self, role: Role, content: str, parent: Node | int | None = None) -> Node:
+    def add(
+        self, role: Role, content: str, parent: Node | int | None = None, *, name: str = "", call: str = ""
+    ) -> Node:
         """Adds a message after the active branch, or after `parent` (an edit: the parent of the message it replaces).
 
-        The new message ends the active branch. It is handed to the operating system, not waited for.
+        `name` and `call` are of a tool's result: the tool, and the id of the call it answers. The new message ends the
+        active branch. It is handed to the operating system, not waited for.
         """
         number = self._tree.next_id()
         under = self._tree.leaf if parent is None else self._checked(parent)
-        self._apply(Added(id=number, parent=under, role=role, content=utf8(content), time=self._wall()))
+        self._apply(
+            Added(id=number, parent=under, role=role, content=utf8(content), time=self._wall(), name=name, call=call)
+        )
         self.flush()
         return self._tree.node(number)
 
@@ -236,6 +246,8 @@ class Reply:
         self._session = session
         self._text: list[str] = []  # not yet queued for the file
         self._reasoning: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._made = 0  # calls of this reply
         self._flushed_ns: int | None = None
         self._ended = False
 
@@ -246,16 +258,23 @@ class Reply:
 
     def delta(self, text: str, now_ns: int) -> None:
         """More text of the reply."""
-        self._grow(text, "", now_ns)
+        self._grow(Delta(id=self.id, text=utf8(text)), now_ns)
 
     def reasoning(self, text: str, now_ns: int) -> None:
         """More of what the model thought before it."""
-        self._grow("", text, now_ns)
+        self._grow(Delta(id=self.id, reasoning=utf8(text)), now_ns)
+
+    def call(self, name: str, arguments: str, call_id: str, now_ns: int) -> None:
+        """A tool call in it. Without a `call_id` of the model's it gets one that no other call of the session has."""
+        call_id = call_id or f"call_{self.id}_{self._made}"
+        self._made += 1
+        made = ToolCall(utf8(name), utf8(arguments), utf8(call_id))
+        self._grow(Delta(id=self.id, calls=(made,)), now_ns)
 
     def tick(self, now_ns: int) -> None:
         """Writes text that has waited for 250 ms."""
         due = self._flushed_ns is None or now_ns - self._flushed_ns >= FLUSH_NS
-        if due and (self._text or self._reasoning or self._session.unsaved):
+        if due and (self._text or self._reasoning or self._calls or self._session.unsaved):
             self._flushed_ns = now_ns  # also when it fails: a full disk is tried four times a second, not always
             self._queue_text()
             self._session.flush()
@@ -272,23 +291,25 @@ class Reply:
             self._session.sync()
         return self.node
 
-    def _grow(self, text: str, reasoning: str, now_ns: int) -> None:
+    def _grow(self, more: Delta, now_ns: int) -> None:
         if self._ended:
             raise SessionError("the reply has ended")
-        text, reasoning = utf8(text), utf8(reasoning)
         self._session._check_writable()
-        self._session._tree.apply(Delta(id=self.id, text=text, reasoning=reasoning))
-        if text:
-            self._text.append(text)
-        if reasoning:
-            self._reasoning.append(reasoning)
+        self._session._tree.apply(more)
+        if more.text:
+            self._text.append(more.text)
+        if more.reasoning:
+            self._reasoning.append(more.reasoning)
+        self._calls += more.calls
         self.tick(now_ns)
 
     def _queue_text(self) -> None:
-        if self._text or self._reasoning:
-            self._session._queue(Delta(id=self.id, text="".join(self._text), reasoning="".join(self._reasoning)))
+        if self._text or self._reasoning or self._calls:
+            text, reasoning = "".join(self._text), "".join(self._reasoning)
+            self._session._queue(Delta(id=self.id, text=text, reasoning=reasoning, calls=tuple(self._calls)))
             self._text.clear()
             self._reasoning.clear()
+            self._calls.clear()
 
 
 def _id(node: Node | int) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from lingchat.engines.api import Role
+from lingchat.engines.api import Role, ToolCall
 from lingchat.errors import SessionError
 
 VERSION = 1
@@ -35,13 +35,18 @@ class Head(Record, frozen=True, kw_only=True, tag="session"):
 
 
 class Added(Record, frozen=True, kw_only=True, tag="node"):
-    """A whole message under `parent` (0: at the root). Ids count up from 1 within the file."""
+    """A whole message under `parent` (0: at the root). Ids count up from 1 within the file.
+
+    `name` and `call` are of a tool's result: which tool, and the id of the call it answers.
+    """
 
     id: int
     parent: int
     role: Role
     content: str
     time: str = ""
+    name: str = ""
+    call: str = ""
 
 
 class Begun(Record, frozen=True, kw_only=True, tag="reply"):
@@ -53,11 +58,12 @@ class Begun(Record, frozen=True, kw_only=True, tag="reply"):
 
 
 class Delta(Record, frozen=True, kw_only=True, tag="delta"):
-    """More of reply `id`."""
+    """More of reply `id`. A reader that does not know `calls` still reads the rest, so they need no new version."""
 
     id: int
     text: str = ""
     reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
 
 
 class Ended(Record, frozen=True, kw_only=True, tag="end"):

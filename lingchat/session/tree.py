@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from lingchat.engines.api import Role
+from lingchat.engines.api import Message, Role, ToolCall
 from lingchat.session.records import Added, AnyRecord, Begun, Delta, Ended, Head, Selected, SystemSet, Titled
 
 ROOT = 0  # the parent of first messages
@@ -20,19 +20,27 @@ _TITLE_LENGTH = 60
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A message. Replies also know how they ended, and which turn of which run made them."""
+    """A message. Replies also know what they called, how they ended, and which turn of which run made them."""
 
     id: int
     parent: int  # a node's id, or ROOT
     role: Role
     content: str
     reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    name: str = ""  # of the tool whose result this is
+    call: str = ""  # the id of the call that it answers
     time: str = ""
     stop: str = ""  # of a reply; empty while it is being written
     run: str = ""
     turn: int = 0
     footer: str = ""
     stats: dict[str, Any] = {}
+
+    @property
+    def message(self) -> Message:
+        """What a request carries of it."""
+        return Message(self.role, self.content, self.reasoning, self.calls, self.name, self.call)
 
 
 class _Growing:
@@ -42,9 +50,12 @@ class _Growing:
         self.head = Node(id=begun.id, parent=parent, role="assistant", content="", time=begun.time)
         self.texts: list[str] = []
         self.reasonings: list[str] = []
+        self.calls: list[ToolCall] = []
 
     def node(self) -> Node:
-        return msgspec.structs.replace(self.head, content="".join(self.texts), reasoning="".join(self.reasonings))
+        return msgspec.structs.replace(
+            self.head, content="".join(self.texts), reasoning="".join(self.reasonings), calls=tuple(self.calls)
+        )
 
 
 class Tree:
@@ -70,7 +81,15 @@ class Tree:
                 pass  # an id is given once; a second one is damage, and could tie the tree into a circle
             case Added():
                 parent = self._known(record.parent)
-                node = Node(id=record.id, parent=parent, role=record.role, content=record.content, time=record.time)
+                node = Node(
+                    id=record.id,
+                    parent=parent,
+                    role=record.role,
+                    content=record.content,
+                    name=record.name,
+                    call=record.call,
+                    time=record.time,
+                )
                 self._nodes[record.id] = node
                 self._attach(record.id, parent, record.time)
             case Begun():
@@ -101,6 +120,7 @@ class Tree:
             growing.texts.append(record.text)
         if record.reasoning:
             growing.reasonings.append(record.reasoning)
+        growing.calls += record.calls
 
     def _end(self, record: Ended) -> None:
         growing = self._growing.pop(record.id, None)

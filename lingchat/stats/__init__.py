@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from lingchat.stats.fold import Round, RunStats, TurnStats, per_round, per_token
 from lingchat.stats.histogram import ExactSamples, Histogram
+from lingchat.stats.reasoning import ReasoningMeter
 from lingchat.stats.report import compare, report
 from lingchat.stats.tally import HICCUP, Tally
 from lingchat.stats.text import (
@@ -27,6 +28,7 @@ from lingchat.stats.text import (
     format_ratio,
     format_seconds,
     format_share,
+    reasoning_note,
     summary,
     timings,
 )
@@ -39,6 +41,7 @@ __all__ = [
     "ExactSamples",
     "Histogram",
     "Metric",
+    "ReasoningMeter",
     "Round",
     "RunStats",
     "Tally",
@@ -57,6 +60,7 @@ __all__ = [
     "format_share",
     "per_round",
     "per_token",
+    "reasoning_note",
     "report",
     "summary",
     "timings",

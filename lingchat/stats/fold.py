@@ -24,15 +24,18 @@ from lingchat.events import (
     Stall,
     StopReason,
     Text,
+    ToolCall,
     TurnEnd,
     TurnFirst,
     TurnStart,
     Ui,
     Warn,
 )
+from lingchat.stats.reasoning import ReasoningMeter
 from lingchat.stats.tally import Tally
 
 TurnPhase = Literal["queue", "prefill", "decode", "done"]
+TurnEvent = TurnStart | TurnFirst | Prefill | Decode | TurnEnd | Text | Reasoning | ToolCall | Warn | Error | Stall
 
 SECOND_NS = 1_000_000_000
 # Events arrive in batches, so the newest round known is a little old. Up to this much silence counts as delivery, not
@@ -86,6 +89,7 @@ class TurnStats(Tally):
         self.spec = ""
         self.sampling: dict[str, Any] = {}
         self.error: Error | None = None
+        self.reasoning = ReasoningMeter()
         self.prefill_done = 0
         self.prefill_total: int | None = None
         self._earlier_prefill_tok_s = prefill_tok_s
@@ -126,10 +130,11 @@ class TurnStats(Tally):
                 return
             case Error():
                 self.error = event
-            case Text() | Reasoning() | Warn():
+            case Text() | Reasoning() | ToolCall() | Warn():
                 pass
             case _:
                 return
+        self.reasoning.add(event)
         self._stalled = False
         self._heard_ns = event.t_ns
 
@@ -292,9 +297,7 @@ class RunStats:
             case _:
                 self._add_to_turn(event)
 
-    def _add_to_turn(
-        self, event: TurnStart | TurnFirst | Prefill | Decode | TurnEnd | Text | Reasoning | Warn | Error | Stall
-    ) -> None:
+    def _add_to_turn(self, event: TurnEvent) -> None:
         self.warnings += isinstance(event, Warn)
         self.errors += isinstance(event, Error)
         if isinstance(event, Stall):

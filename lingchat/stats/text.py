@@ -78,6 +78,14 @@ def format_seconds(ms: float | None) -> str:
     return f"{seconds} s" if seconds < 60 else f"{seconds // 60} m {seconds % 60:02d} s"
 
 
+def reasoning_note(ms: float | None, tokens: int | None) -> str:
+    """How long reasoning took, of how many tokens: "4.1 s · 1,020 tokens · 248 tok/s"; empty when there was none."""
+    if ms is None:
+        return ""
+    rate = tokens / ms * 1000 if ms > 0 and tokens else None
+    return f"{format_seconds(ms)} · {format_count(tokens)} tokens · {format_rate(rate)} tok/s"
+
+
 def format_bytes(count: int | None) -> str:
     """Bytes with a decimal unit: 412 MB, 9.8 GB; 0 is unknown, as in `events.Engine`."""
     if not count:
@@ -180,6 +188,8 @@ def summary(tally: Tally) -> dict[str, Any]:
     figures["accept_positions"] = [round(share, 2) for share in tally.positions]
     if isinstance(tally, TurnStats):
         figures["stop"] = tally.stop
+        figures["reasoning_tokens"] = tally.reasoning.tokens
+        figures["reasoning_ms"] = None if tally.reasoning.ms is None else round(tally.reasoning.ms, 3)
     else:
         figures["turns"] = tally.turns
     return figures

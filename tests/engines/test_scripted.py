@@ -11,7 +11,7 @@ import pytest
 from lingchat import events as ev
 from lingchat.engines.api import ChatRequest, Engine, Message, Sampling
 from lingchat.engines.clocks import SpeedClock, VirtualClock
-from lingchat.engines.scripted import Failure, LoadPhase, Pause, Script, ScriptedEngine, ScriptTurn, pieces
+from lingchat.engines.scripted import Failure, LoadPhase, Pause, Script, ScriptCall, ScriptedEngine, ScriptTurn, pieces
 from lingchat.errors import ConfigError, FetchError, TraceError
 
 
@@ -97,6 +97,18 @@ async def test_limit_seed_reasoning_echo_and_ids():
     assert "".join(event.delta for event in of(thinking, ev.Reasoning)) == "hm, "
     assert text_of(thinking) == "yes"
     assert text_of(await play(ScriptTurn(echo=True), ask("say\nthis"))) == "say\nthis"
+
+
+async def test_calls_come_whole_after_the_text_and_count_as_tokens():
+    calls = (ScriptCall(name="look", arguments='{"where":"Paris"}'), ScriptCall(name="go", id="functions.go:1"))
+    events = await play(ScriptTurn(reasoning="hm", text="yes", calls=calls, m=(3,), a=(3,)))
+    said = [event for event in events if isinstance(event, (ev.Reasoning, ev.Text, ev.ToolCall))]
+    assert [type(event) for event in said] == [ev.Reasoning, ev.Text, ev.ToolCall, ev.ToolCall]
+    assert [(call.index, call.name, call.arguments, call.id) for call in said[2:]] == [
+        (0, "look", '{"where":"Paris"}', ""),
+        (1, "go", "{}", "functions.go:1"),
+    ]
+    assert sum(sum(decode.k) for decode in of(events, ev.Decode)) == 4
 
 
 async def test_failure_before_and_inside_a_turn_leaves_the_engine_usable():

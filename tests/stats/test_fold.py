@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from make_turns import MS, round_rows, turn_events
 
 from lingchat import events
-from lingchat.stats import RunStats, Tally, TurnStats, footer, per_round, per_token, summary, timings
+from lingchat.stats import RunStats, Tally, TurnStats, footer, per_round, per_token, reasoning_note, summary, timings
 
 SECOND = 1000 * MS
 
@@ -276,3 +276,34 @@ def test_lists_of_unequal_length_are_refused():
 def test_a_billion_drafts_are_not_a_billion_positions():
     turn = turn_of([(1_000, 1, 0, 0), (1_000, 1, 10**9, 10**9)])
     assert len(turn.positions) == 256
+
+
+def test_reasoning_ends_at_the_first_call_or_word():
+    """Tokens of a batch belong to what comes after it; a call ends reasoning as text does."""
+
+    def rounds(at, tokens):
+        zero = (0,) * tokens
+        return events.Decode(t_ns=at, turn=1, t0_ns=at - SECOND, dt_us=(1,) * tokens, k=(1,) * tokens, m=zero, a=zero)
+
+    turn = TurnStats(1)
+    assert summary(turn)["reasoning_tokens"] == 0 and summary(turn)["reasoning_ms"] is None
+    for event in (
+        rounds(SECOND, 3),
+        events.Reasoning(t_ns=SECOND, turn=1, delta="a"),
+        rounds(2 * SECOND, 4),
+        events.Reasoning(t_ns=2 * SECOND, turn=1, delta="b"),
+        rounds(3 * SECOND, 5),
+        events.ToolCall(t_ns=3 * SECOND, turn=1, index=0, name="look", arguments="{}"),
+    ):
+        turn.add(event)
+    figures = summary(turn)
+    assert (figures["reasoning_tokens"], figures["reasoning_ms"]) == (7, 2000.0)
+    assert reasoning_note(figures["reasoning_ms"], figures["reasoning_tokens"]) == "2.0 s · 7 tokens · 3.50 tok/s"
+    assert reasoning_note(None, 0) == ""
+
+
+def test_a_call_is_a_sign_of_life():
+    turn = TurnStats(1)
+    turn.add(events.Decode(t_ns=SECOND, turn=1, t0_ns=0, dt_us=(1,), k=(1,), m=(0,), a=(0,)))
+    turn.add(events.ToolCall(t_ns=9 * SECOND, turn=1, index=0, name="look", arguments="{}"))
+    assert turn.stalled(10 * SECOND) is None and turn.stalled(19 * SECOND) is not None
