@@ -13,9 +13,10 @@ from typing import Literal
 import msgspec
 
 from lingchat.config import Settings
-from lingchat.engines.api import ChatRequest, Engine, Message, ModelInfo, Sampling, Spec
+from lingchat.engines.api import ChatRequest, Engine, Message, ModelInfo, Sampling, Spec, ToolCall
 from lingchat.errors import ContextOverflow, DiskError, SessionError, UsageError
 from lingchat.events import AnyEvent, Error, Reasoning, RunEnd, Stall, Text, TurnEnd, Warn, now_ns
+from lingchat.events import ToolCall as Called
 from lingchat.session import Node, Reply, Session
 from lingchat.stats import RunStats, footer, summary
 from lingchat.trace import TraceWriter
@@ -23,6 +24,7 @@ from lingchat.trace import TraceWriter
 DEMO_SAMPLING = {"temperature": 0.2, "top_p": 0.9}  # what the demonstration model's authors recommend
 # Refused before anything was computed: such a message leaves no mark in the session.
 REFUSED = (ContextOverflow.code, UsageError.code)
+THINKING = {"auto": None, "on": True, "off": False}
 
 
 class Chat:
@@ -35,6 +37,7 @@ class Chat:
         self.sampling = Sampling(**settings.sampling_fields())
         self._origins = settings.origins
         self.spec: Spec = settings.spec  # type: ignore[assignment]  # config.py has checked it
+        self.thinking = THINKING[settings.thinking]  # whether replies reason first; None: the model's own way
         self.info: ModelInfo | None = None
         self.stats = trace.stats if trace is not None else RunStats()
         self._turn = 0
@@ -74,12 +77,25 @@ class Chat:
                 yield event
         self.info = await self.engine.info()
         self._suit(self.info)
+        told = self.thinking_problem
+        if told:
+            warning = Warn(t_ns=now_ns(), code="thinking", message=told)
+            self.note(warning)
+            yield warning
 
     def _suit(self, info: ModelInfo) -> None:
         """The demonstration model is small enough to ramble at everyone's default; what was asked for stays."""
         if info.demo:
             unasked = {name: value for name, value in DEMO_SAMPLING.items() if self._origins.get(name) == "default"}
             self.sampling = msgspec.structs.replace(self.sampling, **unasked)
+
+    @property
+    def thinking_problem(self) -> str:
+        """Why the wish for thinking has no effect on this model, to tell the user; empty when it has, or is none."""
+        if self.thinking is None or self.info is None or self.info.thinking_switch is not False:
+            return ""
+        wish = "on" if self.thinking else "off"
+        return f"{self.info.name} has no switch for thinking in its template: {wish} changes nothing"
 
     async def restart(self, model: str | None = None) -> AsyncIterator[AnyEvent]:
         """End the engine, whatever it does, and start it again, with another model if one is named."""
@@ -178,7 +194,7 @@ class Chat:
         said = [] if text is None else [Message("user", text)]
         self._turn += 1
         request = self._request([*self._past(parent), *said])
-        written: list[str] = []
+        written = _Written()
         accepted: bool | None = None
         async with aclosing(self.engine.chat(request)) as events:  # type: ignore[type-var]  # a generator
             try:
@@ -190,15 +206,14 @@ class Chat:
                             self._begin_reply(text, parent)
                     self.note(event)
                     self._write(event)
-                    if isinstance(event, Text):
-                        written.append(event.delta)
+                    written.add(event)
                     yield event
                     while self._untold:
                         yield self._untold.pop(0)
             finally:
                 self._finish("cancel")  # without effect when it has ended
         if self.session is None and accepted:
-            self._spoken += [*said, Message("assistant", "".join(written))]
+            self._spoken += [*said, written.message(self._turn)]
 
     def _begin_reply(self, text: str | None, parent: int | None) -> None:
         session = self.session
@@ -222,6 +237,8 @@ class Chat:
                 self._keep(lambda: reply.delta(delta, event.t_ns))
             case Reasoning(delta=delta):
                 self._keep(lambda: reply.reasoning(delta, event.t_ns))
+            case Called(name=name, arguments=arguments, id=call_id):
+                self._keep(lambda: reply.call(name, arguments, call_id, event.t_ns))
             case TurnEnd(stop=stop):
                 self._finish(stop)
 
@@ -248,4 +265,32 @@ class Chat:
         return [Message("system", self._system), *self._spoken] if self._system else list(self._spoken)
 
     def _request(self, messages: list[Message]) -> ChatRequest:
-        return ChatRequest(messages=tuple(messages), sampling=self.sampling, spec=self.spec, turn=max(self._turn, 1))
+        return ChatRequest(
+            messages=tuple(messages),
+            thinking=self.thinking,
+            sampling=self.sampling,
+            spec=self.spec,
+            turn=max(self._turn, 1),
+        )
+
+
+class _Written:
+    """A reply as it comes, where no session keeps it."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[Called] = []
+
+    def add(self, event: AnyEvent) -> None:
+        match event:
+            case Text():
+                self._text.append(event.delta)
+            case Reasoning():
+                self._reasoning.append(event.delta)
+            case Called():
+                self._calls.append(event)
+
+    def message(self, turn: int) -> Message:
+        calls = (ToolCall(call.name, call.arguments, call.id or f"call_{turn}_{call.index}") for call in self._calls)
+        return Message("assistant", "".join(self._text), "".join(self._reasoning), tuple(calls))

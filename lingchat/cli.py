@@ -91,10 +91,16 @@ def parser() -> Parser:
 
     group = parse.add_argument_group("model")
     group.add_argument("-m", "--model", metavar="MODEL", help="a name, folder or .gguf file (lingchat models)")
-    group.add_argument("--dtype", metavar="TYPE", help="auto, int8, fp32, bf16")
+    group.add_argument("--device", metavar="WHERE", help="auto (a GPU if there is one), cpu, cuda")
+    group.add_argument(
+        "--dtype", metavar="TYPE", help="auto, int8, fp32, bf16; fp8 and int4 as the model's file has them"
+    )
     group.add_argument("--threads", metavar="N", help="threads of the engine")
     group.add_argument("--context", metavar="TOKENS", help="longest conversation, prompt and reply together")
     group.add_argument("--spec", metavar="off|on|K", help="drafting, or at most K drafts a round")
+    group.add_argument(
+        "--thinking", metavar="auto|on|off", help="reasoning before the answer; auto is the model's own way"
+    )
 
     group = parse.add_argument_group("sampling")
     group.add_argument("--temperature", metavar="T", help="0 is greedy")
@@ -162,10 +168,12 @@ def _settings(found: argparse.Namespace) -> Settings:
         flags[name] = value
     for name in (
         "model",
+        "device",
         "dtype",
         "threads",
         "context",
         "spec",
+        "thinking",
         "system",
         "temperature",
         "seed",
@@ -197,7 +205,11 @@ def _engine(settings: Settings) -> Engine:
 
     dtype = None if settings.dtype == "auto" else settings.dtype
     return choose_engine(
-        settings.model, dtype=dtype, threads=settings.threads or None, context=settings.context or None
+        settings.model,
+        device=settings.device,
+        dtype=dtype,
+        threads=settings.threads or None,
+        context=settings.context or None,
     )
 
 

@@ -71,10 +71,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Every setting. `origins` says for each where its value came from."""
 
     model: str | None = None  # None: the default model
+    device: str = "auto"
     dtype: str = "auto"
     threads: int = 0  # 0: the engine chooses
     context: int = 0  # tokens; 0: the engine chooses
     spec: str | int = "on"  # off, on, or at most so many drafts
+    thinking: str = "auto"  # on, off, or auto: what the model's template does by itself
     system: str = ""
     temperature: float = 0.7
     top_p: float = 1.0

@@ -109,6 +109,14 @@ def drafting(value: Any) -> str | int:
     return int(number) or "off"
 
 
+def thinking(value: Any) -> str:
+    """auto, on or off; true and false are on and off."""
+    words = {"auto": "auto", "on": "on", "off": "off", True: "on", False: "off"}
+    if isinstance(value, (str, bool)) and value in words:
+        return words[value]
+    raise Invalid("auto, on or off")
+
+
 def texts(value: Any) -> tuple[str, ...]:
     """A list of non-empty strings; as text either a JSON list or one string."""
     what = "a list of non-empty strings"
@@ -137,10 +145,16 @@ def _number(kind: type[int] | type[float], value: Any, what: str) -> int | float
 
 FIELDS: tuple[Field, ...] = (
     Field("model", optional(text("a model's name, folder or file")), "the model to load; none is the default model"),
-    Field("dtype", choice("auto", "int8", "fp32", "bf16"), "number type of the computation"),
+    Field("device", choice("auto", "cpu", "cuda"), "what computes; auto is a GPU where the engine sees one"),
+    Field(
+        "dtype",
+        choice("auto", "int8", "fp32", "bf16", "fp8", "int4"),
+        "number type of the computation; auto suits the device",
+    ),
     Field("threads", whole(0, 4096, "0 (automatic) to 4096"), "threads of the engine; 0 chooses"),
     Field("context", whole(0, 2**24, "0 (automatic) or a number of tokens"), "tokens the engine keeps; 0 chooses"),
     Field("spec", drafting, "drafting: off, on, or at most so many drafts a round"),
+    Field("thinking", thinking, "reasoning before the answer: on, off, or auto for the model's own way"),
     Field("system", text(), "system prompt of new sessions"),
     Field("temperature", real(0.0, 100.0, "a number from 0 to 100"), "0 is greedy", "sampling"),
     Field(

@@ -14,6 +14,7 @@ EXIT_UNEXPECTED = 1
 EXIT_USAGE = 2
 EXIT_INVALID = 3
 EXIT_ENGINE = 4
+EXIT_NO_ANSWER = 7
 EXIT_CONTEXT = 9
 EXIT_TIMEOUT = 124
 # From here on as a shell reports a program that a signal ended: 128 and the signal's number.
@@ -29,6 +30,7 @@ EXIT_CODES: dict[int, str] = {
     EXIT_USAGE: "usage",
     EXIT_INVALID: "setting, session, run or inspected model invalid",
     EXIT_ENGINE: "engine or model",
+    EXIT_NO_ANSWER: "reply ended before its answer",
     EXIT_CONTEXT: "prompt over the context",
     EXIT_TIMEOUT: "time limit",
     EXIT_HANGUP: "terminal gone",
@@ -115,6 +117,12 @@ class DoesNotFit(EngineError):
     code = "does_not_fit"
 
 
+class NoDevice(EngineError):
+    """The device that was asked for is not there."""
+
+    code = "no_device"
+
+
 class EngineCrashed(EngineError):
     """The engine process died."""
 
@@ -125,6 +133,13 @@ class TemplateError(EngineError):
     """The model's chat template failed, or exceeded its time or output limit."""
 
     code = "template"
+
+
+class NoAnswer(LingchatError):
+    """A reply ended inside its reasoning: there is neither an answer nor a tool call in it."""
+
+    code = "no_answer"
+    exit_code = EXIT_NO_ANSWER
 
 
 class ContextOverflow(LingchatError):

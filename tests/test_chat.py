@@ -8,10 +8,12 @@ import pytest
 
 from lingchat.chat import Chat
 from lingchat.config import load_settings
+from lingchat.engines.api import Message, ModelInfo, ToolCall
 from lingchat.engines.clocks import VirtualClock
-from lingchat.engines.scripted import Failure, Pause, Script, ScriptedEngine, ScriptTurn
+from lingchat.engines.scripted import Failure, Pause, Script, ScriptCall, ScriptedEngine, ScriptTurn
 from lingchat.errors import DiskError, SessionError
 from lingchat.events import AnyEvent, Error, RunStart, Stall, Text, TurnEnd, Warn, now_ns
+from lingchat.events import ToolCall as Called
 from lingchat.session import Session, SessionStore
 from lingchat.stats import footer
 from lingchat.trace import TraceWriter, read_trace
@@ -172,3 +174,105 @@ async def test_a_silence_is_noted_once(tmp_path: Path) -> None:
     assert made.chat.trace is not None
     stalls = [event for event in read_trace(made.chat.trace.path) if isinstance(event, Stall)]
     assert len(stalls) == 1 and stalls[0].phase == "decode"
+
+
+# ---------------------------------------------------------------- reasoning, calls, thinking
+
+LOOK = ScriptTurn(
+    reasoning="Let me look.", text="One moment.", calls=(ScriptCall(name="look", arguments='{"where":"Paris"}'),)
+)
+
+
+def sent(made: Made) -> list[Message]:
+    """The messages of the last request."""
+    messages = made.engine.requests[-1].messages
+    assert messages is not None
+    return list(messages)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+async def test_a_reply_goes_back_whole_with_the_next_question(tmp_path: Path, keep: bool) -> None:
+    """What the engine's state holds of a reply is its reasoning too: without it the next prompt would not begin so."""
+    made = await Made(tmp_path, LOOK, ScriptTurn(reasoning="So.", text="Sunny."), "Bye.", keep=keep).ready()
+    seen = await made.say("weather?")
+    (called,) = [event for event in seen if isinstance(event, Called)]
+    assert (called.index, called.name, called.arguments) == (0, "look", '{"where":"Paris"}')
+    await made.say("well?")
+    reply = sent(made)[1]
+    assert (reply.content, reply.reasoning) == ("One moment.", "Let me look.")
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("look", '{"where":"Paris"}')]
+    assert reply.tool_calls[0].id
+    await made.say("thanks")
+    assert [message.reasoning for message in sent(made)] == ["", "Let me look.", "", "So.", ""]
+
+
+async def test_a_session_that_goes_on_sends_the_same_history(tmp_path: Path) -> None:
+    """After `-r`, and beside an edited or regenerated message too."""
+    made = await Made(tmp_path, LOOK, ScriptTurn(reasoning="So.", text="Sunny.")).ready()
+    await made.say("weather?")
+    await made.say("well?")
+    await made.chat.close(0)
+    session = made.store.open(made.session.id)
+    engine = ScriptedEngine(Script.of("Yes."), clock=VirtualClock())
+    chat = Chat(engine, session, None, load_settings({}, env={}, file=tmp_path / "none.toml"))
+    async for _ in chat.start():
+        pass
+    well, sunny = session.path()[2:]
+    wanted = [
+        Message("user", "weather?"),
+        Message("assistant", "One moment.", "Let me look.", (ToolCall("look", '{"where":"Paris"}', "call_2_0"),)),
+    ]
+    for ask, rest in (
+        (lambda: chat.send("really?"), [Message("user", "well?"), Message("assistant", "Sunny.", "So."), "really?"]),
+        (lambda: chat.edit(well, "and now?"), ["and now?"]),
+        (lambda: chat.regenerate(sunny), ["well?"]),
+    ):
+        async for _ in ask():
+            pass
+        messages = engine.requests[-1].messages
+        assert messages is not None
+        assert list(messages) == wanted + [Message("user", part) if isinstance(part, str) else part for part in rest]
+    await chat.close(0)
+
+
+async def test_a_call_is_in_the_trace_and_replays(tmp_path: Path) -> None:
+    made = await Made(tmp_path, LOOK).ready()
+    await made.say("weather?")
+    trace = made.chat.trace
+    assert trace is not None
+    await made.chat.close(0)
+    recorded = read_trace(trace.path)
+    assert not recorded.unknown and not recorded.damaged
+    turn = recorded.fold().turns[1]
+    assert turn.reasoning.tokens > 0 and turn.reasoning.ms is not None
+    again = ScriptedEngine.from_trace(recorded, clock=VirtualClock())
+    chat = Chat(again, None, None, load_settings({}, env={}, file=tmp_path / "none.toml"))
+    async for _ in chat.start():
+        pass
+    seen = [event async for event in chat.send("weather?")]
+    assert [(event.name, event.arguments) for event in seen if isinstance(event, Called)] == [
+        ("look", '{"where":"Paris"}')
+    ]
+
+
+@pytest.mark.parametrize(("setting", "sent_as"), [("auto", None), ("on", True), ("off", False)])
+async def test_the_wish_for_thinking_travels_with_every_request(tmp_path: Path, setting: str, sent_as: object) -> None:
+    made = await Made(tmp_path, "x", thinking=setting).ready()
+    await made.say("one")
+    assert made.engine.requests[-1].thinking is sent_as
+    made.chat.thinking = True
+    await made.say("two")
+    assert made.engine.requests[-1].thinking is True
+
+
+@pytest.mark.parametrize(
+    ("setting", "switch", "told"),
+    [("on", False, True), ("off", False, True), ("auto", False, False), ("on", True, False), ("on", None, False)],
+)
+async def test_a_model_without_a_switch_for_thinking_is_named(
+    tmp_path: Path, setting: str, switch: bool | None, told: bool
+) -> None:
+    made = Made(tmp_path, "x", thinking=setting)
+    made.engine.script = Script.of("x", info=ModelInfo(name="plain model", thinking_switch=switch))
+    warned = [event.message async for event in made.chat.start() if isinstance(event, Warn)]
+    assert warned == ([f"plain model has no switch for thinking in its template: {setting} changes nothing"] * told)

@@ -18,7 +18,12 @@ VARIABLE = "LINGCHAT_ENGINE"
 
 
 def choose_engine(
-    model: str | None, *, dtype: str | None = None, threads: int | None = None, context: int | None = None
+    model: str | None,
+    *,
+    device: str = "auto",
+    dtype: str | None = None,
+    threads: int | None = None,
+    context: int | None = None,
 ) -> Engine:
     """The engine for `model` (None: the default one), its process already loading. Raises ConfigError."""
     hook = os.environ.get(VARIABLE, "")
@@ -31,6 +36,6 @@ def choose_engine(
         return ScriptedEngine(Script.read(file))
     from lingchat.engines.local import LocalEngine
 
-    engine = LocalEngine(model, dtype=dtype, threads=threads, context=context)
+    engine = LocalEngine(model, device=device, dtype=dtype, threads=threads, context=context)
     engine.spawn()
     return engine

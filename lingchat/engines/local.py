@@ -29,17 +29,18 @@ _LOGS = 20  # worker logs that are kept
 
 
 class LocalEngine:
-    """One worker process. `dtype`, `threads` and `context` are None where the engine is to choose."""
+    """One worker process. `device` "auto" and None for `dtype`, `threads` and `context` let the engine choose."""
 
     def __init__(
         self,
         model: str | None = None,
         *,
+        device: str = "auto",
         dtype: str | None = None,
         threads: int | None = None,
         context: int | None = None,
     ) -> None:
-        self.options = wire.Options(model, dtype, threads, context)
+        self.options = wire.Options(model, dtype, threads, context, device)
         self._process: subprocess.Popen[bytes] | None = None
         self._read_fd = self._write_fd = -1
         self._attached = False

@@ -24,6 +24,7 @@ class Options(msgspec.Struct, frozen=True):
     dtype: str | None = None  # None: the engine chooses
     threads: int | None = None
     context: int | None = None
+    device: str = "auto"  # auto, cpu or cuda; the worker decides what auto is, since only it may ask torch
 
 
 class Chat(msgspec.Struct, frozen=True, tag="chat"):

@@ -60,9 +60,11 @@ class Worker:
                     t_ns=now_ns(), phase="load", message="starting the runtime", model=found.name, progress=0.0
                 ),
             )
+            from lingchat.kernels.devices import choose_device
             from lingchat.runtime.engine import Loading, Runtime
 
             loading = Loading(
+                device=choose_device(options.device),
                 dtype=options.dtype,
                 threads=options.threads,
                 context=options.context,

@@ -114,7 +114,8 @@ def local_engine(settings: Settings) -> MakeEngine:
     """Engines of this machine, one for each rung."""
     from lingchat.engines.choose import choose_engine
 
-    return lambda rung: choose_engine(settings.model, dtype=rung.dtype, threads=settings.threads or None)
+    # The ladder is a processor's: its first rungs, and the traces it is compared with, know nothing of a GPU.
+    return lambda rung: choose_engine(settings.model, device="cpu", dtype=rung.dtype, threads=settings.threads or None)
 
 
 def _summary(app: DemoApp) -> None:
