@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command] = {
     "replay": Command("lingchat.ui.replay", "replay RUN [--speed N|--step]", "watch a run again on its own clock"),
     "demo": Command("lingchat.ui.demo", "demo", "one prompt, a ladder of removed waits, side by side"),
     "config": Command("lingchat.config_cli", "config path|show|set", "settings and where each comes from"),
+    "bench": Command("lingchat.bench", "bench --shape NAME", "speed of a true shape here, on random weights"),
     "doctor": Command("lingchat.doctor", "doctor", "device, memory, versions, terminal, model"),
 }
 
