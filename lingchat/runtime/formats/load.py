@@ -6,17 +6,20 @@ Must not know weights: it needs only `.source`, `.metadata` and `.folder` of wha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from lingchat.errors import ModelFileError
+from lingchat.runtime.formats.families import Family, family_of
 from lingchat.runtime.formats.gguf_tokenizer import gguf_tokenizer
 from lingchat.runtime.formats.json_tokenizer import json_tokenizer, read_json
-from lingchat.runtime.formats.markers import THINK_OPEN as OPEN
+from lingchat.runtime.formats.markers import THINK_OPEN
 from lingchat.runtime.formats.parsers import ReplyParser
-from lingchat.runtime.formats.template import ChatTemplate, MessageLike, chatml_fallback
+from lingchat.runtime.formats.sampling import folder_sampling, gguf_sampling
+from lingchat.runtime.formats.template import ChatTemplate, MessageLike, own_template
 from lingchat.runtime.formats.tokenizer import Tokenizer
+from lingchat.runtime.formats.tools import Tools
 
 
 class WeightsLike(Protocol):
@@ -34,35 +37,71 @@ class WeightsLike(Protocol):
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered conversation. `thinking`: the template has already opened the reply's reasoning."""
+    """A rendered conversation. `thinking`: the template has already opened the reply's reasoning.
+
+    `tools` are those that were offered in it; the reply's parser reads its calls by them.
+    """
 
     ids: list[int]
     thinking: bool = False
+    tools: Tools = field(default_factory=Tools, compare=False)
 
 
 class Formats:
-    """Tokenizer and template of one model. `vocab_size` counts the ids that have a token; the engine masks the rest."""
+    """Tokenizer and template of one model. `vocab_size` counts the ids that have a token; the engine masks the rest.
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, *, template_adds_bos: bool) -> None:
+    `reasons`: replies may hold reasoning. `takes_tools` is False when the template does not show tools to the model:
+    a request that offers some should then be told. `suggested_sampling` is what the model's publisher suggests, by the
+    names of `Sampling`'s fields; empty where the files do not say.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        template_adds_bos: bool,
+        family: Family | None = None,
+        suggested_sampling: Mapping[str, float] | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
         self.template = template
+        self.family = family or family_of(template.text, tokenizer.has)
         self.vocab_size = tokenizer.vocab_size
+        self.suggested_sampling = dict(suggested_sampling or {})
+        self.reasons = bool(template.text and THINK_OPEN in template.text) or tokenizer.has(THINK_OPEN)
+        self.takes_tools = template.takes_tools
         self._template_adds_bos = template_adds_bos
-        self.reasons = bool(template.text and OPEN in template.text) or tokenizer.has(OPEN)
 
-    def prompt(self, messages: Sequence[MessageLike], **variables: Any) -> Prompt:
-        """The prompt that asks for the next reply. `variables` reach the template (enable_thinking=False).
+    def prompt(
+        self,
+        messages: Sequence[MessageLike],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        enable_thinking: bool | None = None,
+        **variables: Any,
+    ) -> Prompt:
+        """The prompt that asks for the next reply. `variables` reach the template.
 
-        BOS is put in front where the vocabulary asks for it and the template did not write it. Raises `TemplateError`.
+        `tools` are JSON schemas of functions, with or without `{"type": "function", "function": ...}` around them.
+        `enable_thinking` None leaves it to the template whether to reason. BOS is put in front where the vocabulary
+        asks for it and the template did not write it. Raises `TemplateError`, and `UsageError` for tools or calls that
+        are none.
         """
-        segments = self.template.render(messages, **variables)
+        offered = Tools(tools)
+        if enable_thinking is not None:
+            variables |= {
+                "enable_thinking": enable_thinking,
+                "thinking": enable_thinking,
+            }  # families differ in the word
+        segments = self.template.render(messages, tools=offered.schemas, **variables)
         ids = self.tokenizer.encode_segments(segments)
         vocabulary = self.tokenizer.vocabulary
         if vocabulary.add_bos and self._template_adds_bos and ids[:1] != [vocabulary.bos_id]:
             ids.insert(0, vocabulary.bos_id)  # type: ignore[arg-type]  # add_bos implies a BOS
         end = segments[-1] if segments else None
-        thinking = end is not None and end.from_template and end.text.rstrip().endswith(OPEN)
-        return Prompt(ids, thinking and self.reasons)
+        thinking = end is not None and end.from_template and end.text.rstrip().endswith(THINK_OPEN)
+        return Prompt(ids, thinking and self.reasons, offered)
 
     def prompt_ids(self, messages: Sequence[MessageLike], **variables: Any) -> list[int]:
         """The ids of `prompt`."""
@@ -83,9 +122,14 @@ class Formats:
         ends = self.tokenizer.eos_ids
         return [i + 1 for i, id in enumerate(ids) if id in ends]
 
-    def reply_parser(self, prompt: Prompt | None = None) -> ReplyParser | None:
-        """A fresh splitter of reasoning and answer; None for a model that does not mark its reasoning."""
-        return ReplyParser(inside=prompt is not None and prompt.thinking) if self.reasons else None
+    def reply_parser(self, prompt: Prompt | None = None) -> ReplyParser:
+        """A fresh parser of a reply to `prompt`: reasoning, text and tool calls."""
+        return ReplyParser(
+            reasons=self.reasons,
+            inside=prompt is not None and prompt.thinking,
+            forms=self.family.calls,
+            tools=prompt.tools if prompt is not None else None,
+        )
 
     def close(self) -> None:
         """Ends the template's process."""
@@ -96,7 +140,7 @@ def load_formats(weights: WeightsLike) -> Formats:
     """Formats of an opened model.
 
     Raises `UnsupportedModel` for an unknown tokenizer and `ModelFileError` for a damaged one. A model without a chat
-    template loads; its `template` then falls back to ChatML if the vocabulary has ChatML's markers, or refuses.
+    template loads; its `template` is then ours for the family whose markers the vocabulary has, or refuses.
     """
     gguf = weights.source == "gguf"
     if gguf:
@@ -109,15 +153,17 @@ def load_formats(weights: WeightsLike) -> Formats:
         template.start()
     try:
         tokenizer = gguf_tokenizer(weights.metadata) if gguf else json_tokenizer(Path(weights.folder))
+        suggested = gguf_sampling(weights.metadata) if gguf else folder_sampling(Path(weights.folder))
     except BaseException:
         template.close()
         raise
     template.variables.update(tokenizer.vocabulary.named)
-    if text is None and {"<|im_start|>", "<|im_end|>"} <= tokenizer.vocabulary.control.keys():
-        template = chatml_fallback(tokenizer.vocabulary.named)
+    family = family_of(text, tokenizer.has)
+    if text is None and family.template is not None:
+        template = own_template(family.name, family.template, tokenizer.vocabulary.named)
     # llama.cpp adds a missing BOS to a chat prompt; transformers leaves the prompt as the template wrote it. Each kind
     # of file was made for one of them.
-    return Formats(tokenizer, template, template_adds_bos=gguf)
+    return Formats(tokenizer, template, template_adds_bos=gguf, family=family, suggested_sampling=suggested)
 
 
 def _folder_template(folder: Path) -> tuple[str | None, str]:

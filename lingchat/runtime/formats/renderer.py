@@ -4,10 +4,11 @@ A template is code from a stranger's file. Jinja's sandbox bounds what it reache
 one C call cannot be interrupted, so it runs where it can be killed. Frames on stdin and stdout: four bytes of length,
 little-endian, then JSON. After {"ready"} it answers each request in order:
 
-    {"compile": text, "limit_s": s}                             -> {"compiled": true}
-    {"messages": [[role, content]], "variables": {}, "limit_s"} -> {"segments": [[text, from_template]]}
+    {"compile": text, "limit_s": s}                                       -> {"compiled": true}
+    {"messages": [{}], "tools": [{}] | null, "variables": {}, "limit_s": s} -> {"segments": [[text, from_template]]}
 
-or {"error": what the template did}, to be read after "the model's chat template". It ends with its stdin. It must not
+or {"error": what the template did}, to be read after "the model's chat template". Messages and tools are in the form
+that templates expect. All their texts but the role count as coming from outside. It ends with its stdin. It must not
 know tokens, models or the rest of the package.
 """
 
@@ -26,7 +27,7 @@ from lingchat.runtime.formats.sandbox import OutputLimit, Refused, TemplateEnvir
 from lingchat.runtime.formats.traced import foreign, mask_of
 
 MEMORY_LIMIT = 1 << 29  # bytes of address space
-OUTPUT_LIMIT = 4 << 20  # characters, besides twice the contents of the messages
+OUTPUT_LIMIT = 4 << 20  # characters, besides twice what came from outside
 _ERROR_CHARS = 500
 
 
@@ -66,23 +67,35 @@ def main() -> None:
                 answer = {"compiled": True}
             else:
                 assert template is not None, "compile comes first"
-                answer = {"segments": render(environment, template, request["messages"], request["variables"])}
+                answer = {"segments": render(environment, template, request)}
         except Exception as error:  # whatever a stranger's code raises is its failure, told in the answer
             answer = {"error": describe(error)[:_ERROR_CHARS]}
 
 
 def render(
-    environment: TemplateEnvironment,
-    template: jinja2.Template,
-    messages: list[tuple[str, str]],
-    variables: dict[str, Any],
+    environment: TemplateEnvironment, template: jinja2.Template, request: dict[str, Any]
 ) -> list[tuple[str, bool]]:
     """The rendered text as (text, written by the template) runs, neighbours different."""
-    environment.output_limit = OUTPUT_LIMIT + 2 * sum(len(content) for _, content in messages)
-    chat = [{"role": role, "content": foreign(content)} for role, content in messages]
-    text = environment.concat(template.generate(messages=chat, **variables))
+    messages, tools, variables = request["messages"], request["tools"], request["variables"]
+    environment.output_limit = OUTPUT_LIMIT + 2 * len(json.dumps([messages, tools], ensure_ascii=False))
+    chat = [{**_all_foreign(message), "role": message["role"]} for message in messages]
+    text = environment.concat(template.generate(messages=chat, tools=_all_foreign(tools), **variables))
     runs = re.finditer(rb"\x00+|\x01+", mask_of(text))
     return [(str.__str__(text)[run.start() : run.end()], run.group()[0] == 0) for run in runs]
+
+
+def _all_foreign(value: Any) -> Any:
+    """`value` with every text in it, the names of fields inside it included, marked as coming from outside.
+
+    The names of a message's own fields are the protocol's and stay plain; a marked name is found like a plain one.
+    """
+    if isinstance(value, str):
+        return foreign(value)
+    if isinstance(value, list):
+        return [_all_foreign(item) for item in value]
+    if isinstance(value, dict):
+        return {foreign(key): _all_foreign(item) for key, item in value.items()}
+    return value
 
 
 def describe(error: Exception) -> str:

@@ -16,16 +16,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from lingchat.errors import TemplateError
+from lingchat.errors import TemplateError, UsageError
 
 TIME_LIMIT_S = 2.0  # for one rendering, or for compiling
 START_LIMIT_S = 30.0  # for the process to come up, on a busy machine
 _LARGEST_FRAME = 1 << 28
-
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 
 
 class Segment(NamedTuple):
@@ -35,19 +30,44 @@ class Segment(NamedTuple):
     from_template: bool
 
 
+class CallLike(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def arguments(self) -> str: ...  # a JSON object as text
+
+    @property
+    def id(self) -> str: ...
+
+
 class MessageLike(Protocol):
+    """A message as `engines.api` has it; empty fields do not exist for the template."""
+
     @property
     def role(self) -> str: ...
 
     @property
     def content(self) -> str: ...
 
+    @property
+    def reasoning(self) -> str: ...
+
+    @property
+    def tool_calls(self) -> Sequence[CallLike]: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tool_call_id(self) -> str: ...
+
 
 class ChatTemplate:
     """The Jinja `text` of a template and the process that renders it.
 
     `source` says where the text is from ("tokenizer.chat_template", "chat_template.jinja", "tokenizer_config.json");
-    `fallback` is True when the model has none and ChatML stands in, which the user should be told. `variables` are
+    `fallback` is True when the model has none and one of ours stands in, which the user should be told. `variables` are
     the special tokens by the names templates use (bos_token ...). `start` brings the process up early; `render` does
     so by itself. `text` None: every rendering is refused, with the reason.
     """
@@ -64,14 +84,28 @@ class ChatTemplate:
         self._process: subprocess.Popen[bytes] | None = None
         self._compiled = False
 
+    @property
+    def takes_tools(self) -> bool:
+        """False when the template does nothing with offered tools, so that the model would never hear of them."""
+        return self.text is not None and "tools" in self.text
+
     def render(
-        self, messages: Sequence[MessageLike], *, add_generation_prompt: bool = True, **variables: Any
+        self,
+        messages: Sequence[MessageLike],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+        **variables: Any,
     ) -> list[Segment]:
-        """The prompt of `messages`. Raises `TemplateError` for a template that fails, refuses or takes too long."""
+        """The prompt of `messages`. `tools` are schemas in the form `{"type": "function", "function": {...}}`.
+
+        Raises `TemplateError` for a template that fails, refuses or takes too long, and `UsageError` for a message
+        whose tool calls cannot be given to it.
+        """
         request = {
-            "messages": [(message.role, message.content) for message in messages],
+            "messages": list(map(_fields, messages)),
+            "tools": list(tools) or None,
             "variables": {
-                "tools": None,
                 "documents": None,
                 **self.variables,
                 "add_generation_prompt": add_generation_prompt,
@@ -131,7 +165,10 @@ class ChatTemplate:
         return self._receive(deadline - time.monotonic(), f"does not finish within {limit_s:g} s")
 
     def _send(self, request: dict[str, Any], limit_s: float) -> None:
-        payload = json.dumps(request | {"limit_s": self.time_limit_s}).encode()
+        try:
+            payload = json.dumps(request | {"limit_s": self.time_limit_s}).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"The tools or tool calls of this request are no JSON: {error}.") from error
         data = memoryview(len(payload).to_bytes(4, "little") + payload)
         deadline = time.monotonic() + limit_s
         pipe = self._process.stdin.fileno()  # type: ignore[union-attr]
@@ -193,6 +230,34 @@ def _ready(descriptor: int, event: int, deadline: float) -> bool:
     return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
 
 
-def chatml_fallback(variables: Mapping[str, Any]) -> ChatTemplate:
-    """ChatML for a model without a template whose vocabulary has ChatML's markers."""
-    return ChatTemplate(CHATML, source="ChatML (the model has no template)", variables=variables, fallback=True)
+def _fields(message: MessageLike) -> dict[str, Any]:
+    """A message in the form that templates expect; fields that are empty are left out, for templates ask for them."""
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        fields["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        fields["tool_calls"] = [_call(call) for call in message.tool_calls]
+    if message.name:
+        fields["name"] = message.name
+    if message.tool_call_id:
+        fields["tool_call_id"] = message.tool_call_id
+    return fields
+
+
+def _call(call: CallLike) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise UsageError(
+            f"The arguments of the call of {call.name!r} are no JSON object: {call.arguments[:100]!r}. "
+            "Correct or remove the message that holds it."
+        )
+    fields = {"type": "function", "function": {"name": call.name, "arguments": arguments}}
+    return {"id": call.id, **fields} if call.id else fields
+
+
+def own_template(family: str, text: str, variables: Mapping[str, Any]) -> ChatTemplate:
+    """Our own template of a family, for a model without one whose vocabulary has the family's markers."""
+    return ChatTemplate(text, source=f"{family} (the model has no template)", variables=variables, fallback=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from lingchat.runtime.formats.detokenize import Detokenizer
+from lingchat.runtime.formats.markers import REPLY_MARKERS
 
 REMEMBERED_CHARS = 1 << 21  # of text whose ids are kept; several times a long conversation
-THINK = ("<think>", "</think>")  # shown even where a vocabulary calls them control: the reply is split at them
 _SPACE = re.compile(r"\s+")
 
 
@@ -72,7 +72,8 @@ class Tokenizer:
         self.bos_id = vocabulary.bos_id
         self.eos_ids = vocabulary.eos_ids
         self.control_ids = frozenset(vocabulary.control.values())
-        shown = {vocabulary.control[text] for text in THINK if text in vocabulary.control}
+        # A reply is split at these, so they are shown even where a vocabulary calls them control.
+        shown = {vocabulary.control[text] for text in REPLY_MARKERS if text in vocabulary.control}
         self._hidden = self.control_ids - shown
         self._pieces: dict[int, bytes] = {}
         # Ids of the latest pieces of text: the messages of a conversation come again with every turn, unchanged.

@@ -21,7 +21,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from lingchat.catalog.headers import read_gguf
 from lingchat.engines.api import Message
 from lingchat.errors import TemplateError
-from lingchat.runtime.formats.template import CHATML, ChatTemplate, Segment
+from lingchat.runtime.formats.own_templates import CHATML
+from lingchat.runtime.formats.template import ChatTemplate, Segment
 
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -216,15 +216,16 @@ class TestTemplateSource:
 
 
 class TestReasoning:
-    def test_a_model_that_does_not_reason_has_no_splitter(self, default: Formats) -> None:
-        assert not default.reasons and default.reply_parser() is None
+    def test_the_reply_of_a_model_that_does_not_reason_is_text(self, default: Formats) -> None:
+        parser = default.reply_parser()
+        assert not default.reasons
+        assert parser.push("<think>a</think>\n") == [("text", "<think>a</think>\n")]
 
     def test_a_reply_may_open_its_reasoning(self, tmp_path: Path) -> None:
         formats = folder(write_folder(tmp_path, QWEN3))
         prompt = formats.prompt([Message("user", "hi <think>")])
         assert not prompt.thinking
         parser = formats.reply_parser(prompt)
-        assert parser is not None
         assert parser.push("<think>a</think>b") == [("reasoning", "a"), ("text", "b")]
         assert not formats.prompt([Message("user", "hi")], enable_thinking=False).thinking
         formats.close()
@@ -234,7 +235,7 @@ class TestReasoning:
         prompt = formats.prompt([Message("user", "hi")])
         assert prompt.thinking
         parser = formats.reply_parser(prompt)
-        assert parser is not None and parser.push("a</think>b") == [("reasoning", "a"), ("text", "b")]
+        assert parser.push("a</think>b") == [("reasoning", "a"), ("text", "b")]
         formats.close()
 
     def test_content_does_not_open_it(self, tmp_path: Path) -> None:
