@@ -11,11 +11,11 @@ import pytest
 import torch
 from make_models import LLAMA3_SCALING, hf_model, tiny_config
 
-from lingchat.catalog.headers import GGUFHeader, SafetensorsHeader, TensorInfo
-from lingchat.errors import LingchatError, ModelFileError, UnsupportedModel
 from lingchat.architectures.dense import DenseConfig
 from lingchat.architectures.dense_gguf import gguf_config
 from lingchat.architectures.dense_hf import hf_config
+from lingchat.catalog.headers import GGUFHeader, SafetensorsHeader, TensorInfo
+from lingchat.errors import LingchatError, ModelFileError, UnsupportedModel
 
 SMOLLM2: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 1,

@@ -8,12 +8,12 @@ import pytest
 import torch
 from make_models import FAMILIES, tiny_config, write_gguf
 
+from lingchat.architectures.dense_names import expected_shapes
+from lingchat.architectures.plan import MemoryPlan, check_fits, plan
 from lingchat.errors import DoesNotFit
 from lingchat.kernels.gemv import Int8Weight
 from lingchat.kernels.quant import int8_rows, to_torch
 from lingchat.runtime.weights.load import open_weights
-from lingchat.architectures.dense_names import expected_shapes
-from lingchat.architectures.plan import MemoryPlan, check_fits, plan
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 GB = 10**9
@@ -70,7 +70,9 @@ def test_a_refusal_has_needed_and_free_bytes_and_the_way_out() -> None:
     with pytest.raises(DoesNotFit) as caught:
         check_fits(needed, 6 * GB, reserve=GB)
     text = str(caught.value)
-    assert "needs 7.00 GB of memory (weights 3.00 GB, context of 8000 tokens 2.00 GB), 6.00 GB are free" in text
+    assert (
+        "needs 7.00 GB of memory (weights 3.00 GB, context of 8000 tokens 2.00 GB, workspace 2.00 GB), 6.00 GB are free"
+    ) in text
     assert "A context of at most 4000 tokens would fit." in text
     check_fits(MemoryPlan(weights=3 * GB, kv=GB, state=0, workspace=GB, context=4000), 6 * GB, reserve=GB)
     with pytest.raises(DoesNotFit, match=r"1\.00 GB are free\. .*smaller model"):

@@ -1,0 +1,66 @@
+"""Bytes that a model's weights take in memory, tensor by tensor, as the back end packs them. Knows no machine.
+
+Matrices become what the dtype says. Routed experts stay as their file has them where it quantises them, and so do fp8
+matrices of an fp8 file; vectors, convolutions and routers are fp32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from lingchat.architectures import dense_names, hybrid_names
+from lingchat.architectures.dense import DenseConfig
+from lingchat.architectures.hybrid import HybridConfig
+from lingchat.architectures.hybrid_files import is_routed_expert
+
+Stored = Mapping[str, int]  # bytes in the file by canonical name, scales included
+
+FP32 = 4  # bytes
+# Bytes a value of a matrix. int8 has a bf16 scale a row besides. fp8 and int4 are what a file holds and nothing else
+# becomes: the rest of such a model is bf16.
+_MATRIX = {"fp32": 4, "bf16": 2, "fp8": 2, "int4": 2, "int8": 1}
+_INT8_COLUMNS = 32  # rows of int8 are padded to a multiple of this (kernels/gemv.py)
+_FLOAT = 2  # bytes a value from which on a file's type is a plain float
+
+
+def weight_bytes(
+    config: DenseConfig | HybridConfig, dtype: str, stored: Stored | None, *, on_host: bool, mtp: bool = False
+) -> int:
+    """All weights of the main model, and of the drafting layer with `mtp`. `stored` is asked for hybrid models only."""
+    if isinstance(config, DenseConfig):
+        return sum(_matrix_bytes(shape, dtype) for shape in dense_names.expected_shapes(config).values())
+    assert stored is not None
+    shapes = hybrid_names.expected_shapes(config, mtp=mtp)
+    return sum(_hybrid_bytes(name, shape, dtype, stored[name], on_host) for name, shape in shapes.items())
+
+
+def largest_tensor(config: DenseConfig | HybridConfig, stored: Stored | None) -> int:
+    """Bytes of the largest tensor of the file: what is in memory twice while it is packed. 0 for dense models, whose
+    matrices are decoded piece by piece."""
+    return 0 if isinstance(config, DenseConfig) or stored is None else max(stored.values())
+
+
+def _hybrid_bytes(name: str, shape: tuple[int, ...], dtype: str, stored: int, on_host: bool) -> int:
+    values = math.prod(shape)
+    quantised = stored < _FLOAT * values
+    if is_routed_expert(name):
+        if quantised or dtype == "fp32":
+            return stored
+        return _matrix_bytes(shape, dtype)
+    if name.endswith(("_conv.weight", "router.weight")) or len(shape) == 1:
+        return values * FP32
+    if name.endswith(("kv_b_proj.weight", "mla.k_b_proj.weight", "mla.v_b_proj.weight")):
+        # Queries and outputs are taken through these in fp32 on a host.
+        return values * (FP32 if on_host else _MATRIX[dtype])
+    if dtype == "fp8" and quantised:
+        return stored
+    return _matrix_bytes(shape, dtype)
+
+
+def _matrix_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    if len(shape) == 1:
+        return shape[0] * FP32
+    if dtype == "int8":  # whole vectors of the kernel, and a scale a row
+        return math.prod(shape[:-1]) * (-(-shape[-1] // _INT8_COLUMNS) * _INT8_COLUMNS + 2)
+    return math.prod(shape) * _MATRIX[dtype]

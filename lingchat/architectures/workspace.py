@@ -1,0 +1,50 @@
+"""Bytes of activations: the most that one pass holds at once beside weights and state. Knows no machine.
+
+Estimates from the shapes of the torch back end's operations, the largest block counting; fp32 unless said.
+"""
+
+from __future__ import annotations
+
+from lingchat.architectures.dense import DenseConfig
+from lingchat.architectures.hybrid import HybridConfig
+
+FP32 = 4  # bytes
+_LOGIT_ROWS = 32  # verified rows whose logits, and as many of their probabilities, exist at once
+_SCORES = 64 << 20  # bytes of scores that latent attention holds at a time (kernels/mla.py)
+
+
+def workspace_bytes(config: DenseConfig | HybridConfig, rows: int, context: int) -> int:
+    """`rows` of a prefill pass, a cache of `context` rows."""
+    if isinstance(config, DenseConfig):
+        return FP32 * (rows * _dense(config) + 2 * min(rows, _LOGIT_ROWS) * config.vocab)
+    values = rows * (3 * config.hidden + max(_kda(config), _mla(config), _feed_forward(config)))
+    seen = context * (config.mla.kv_rank + config.mla.rope)  # the cache's rows of one layer, widened
+    return FP32 * (values + seen + 2 * min(rows, _LOGIT_ROWS) * config.vocab) + 2 * _SCORES
+
+
+def _dense(config: DenseConfig) -> int:
+    """Values a row of one block: residual, normed, out-projection; q, k, v and attention's output; gate, up, product."""
+    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    return 3 * config.hidden + 2 * q + 2 * kv + 3 * config.ffn
+
+
+def _kda(config: HybridConfig) -> int:
+    """In-projections and their rounded form, inputs and results of the convolutions, q, k, v, decays, outputs."""
+    kda = config.kda
+    width = kda.heads * kda.head_dim
+    projected = (5 if kda.rank is None else 3) * width + (0 if kda.rank is None else 2 * kda.rank) + kda.heads
+    return projected * 3 // 2 + 12 * width
+
+
+def _mla(config: HybridConfig) -> int:
+    """In-projections, queries before and after they are taken to the latent's side, mixed latents, outputs."""
+    mla = config.mla
+    heads, wide, latent = mla.heads, mla.nope + mla.rope, mla.kv_rank + mla.rope
+    return heads * (2 * wide + 2 * latent + 2 * mla.kv_rank + 2 * mla.value) + latent
+
+
+def _feed_forward(config: HybridConfig) -> int:
+    """The dense block's gate, up and product; or the chosen experts', and their outputs before they are summed."""
+    moe = config.moe
+    routed = moe.chosen * (3 * moe.width + 2 * config.hidden) + 3 * moe.shared_width + 3 * moe.experts
+    return max(3 * config.ffn if config.dense_layers else 0, routed)
