@@ -22,17 +22,21 @@ from lingchat.runtime.weights.load import open_weights
 class Bench:
     """One loaded model with rounds over it; `width` rows at most, `chunk` tokens a prefill pass."""
 
-    def __init__(self, path: Path, dtype: str = "fp32", width: int = 8, chunk: int = 64, capacity: int = 600) -> None:
+    def __init__(
+        self, path: Path, dtype: str = "fp32", width: int = 8, chunk: int = 64, capacity: int = 600, places: int = 8
+    ) -> None:
         self.ops = TorchOps(dtype)
         with torch.inference_mode():
             self.model = build(open_weights(path), self.ops)
             drafter = LookupDrafter(self.ops)
-            self.state = State(self.model.state_spec(capacity), drafter.state_spec(capacity), self.ops, 4)
+            specs = self.model.state_spec(capacity), drafter.state_spec(capacity)
+            self.state = State(*specs, self.ops, 4, width=width, places=places)
             self.rounds = Rounds(self.ops, self.model, self.state, drafter, width, chunk)
         self.driver = EagerDriver(self.ops, self.rounds)
 
     def reset(self, length: int = 0) -> None:
-        self.state.restore(self.state.snapshot(length))
+        """Back to the first `length` rows; a model that only appends can go to any, another to 0 or a snapshot."""
+        self.state.restore(self.state.nearest(length, current=-1), current=-1)
 
     @torch.inference_mode()
     def prefill_logits(self, ids: Sequence[int], chunk: int) -> torch.Tensor:

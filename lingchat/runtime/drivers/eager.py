@@ -31,13 +31,15 @@ class EagerDriver:
         self.rounds = rounds
         self.threads = threads
 
-    def prefill(self, ids: Sequence[int]) -> Iterator[int]:
-        """Compute `ids` chunk by chunk; yields how many are done after each."""
-        chunk = self.rounds.chunk
-        for start in range(0, len(ids), chunk):
-            part = ids[start : start + chunk]
-            self.rounds.prefill(part)
-            yield start + len(part)
+    def prefill(self, ids: Sequence[int], stops: Sequence[int] = ()) -> Iterator[int]:
+        """Compute `ids` chunk by chunk; yields how many are done after each. A chunk ends at every one of `stops`."""
+        done = 0
+        for stop in (*stops, len(ids)):
+            while done < stop:
+                end = min(done + self.rounds.chunk, stop)
+                self.rounds.prefill(ids[done:end])
+                done = end
+                yield done
 
     def first(self) -> TimedRound:
         """Choose the first token from what the prefill left."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from lingchat.architectures.dense import DenseConfig
 from lingchat.runtime.models.base import Taps
 from lingchat.runtime.ops.protocol import AttentionShape, Buffer, Matrix, Ops, RawTensor, Rotation, Vector
 from lingchat.runtime.state import State, StateSpec
-from lingchat.architectures.dense import DenseConfig
 
 
 class Weights(Protocol):

@@ -257,9 +257,7 @@ class Ops(Protocol):
         """The latent's up-projections: one [heads * (nope + value), rank], or keys [heads, rank, nope] and values
         [heads, value, rank]."""
 
-    def experts(
-        self, gate: Sequence[RawTensor], up: Sequence[RawTensor], down: Sequence[RawTensor]
-    ) -> Experts:
+    def experts(self, gate: Sequence[RawTensor], up: Sequence[RawTensor], down: Sequence[RawTensor]) -> Experts:
         """A layer's experts: one tensor with the experts in front, or one a expert. Quantised ones stay as they are."""
 
     def weight_bytes(self) -> int: ...
@@ -306,16 +304,16 @@ class Ops(Protocol):
     def route(self, x: Residual, norm: Vector, eps: float, router: Matrix, bias: Vector, shape: RouteShape) -> Route:
         """Residual sum, RMSNorm, router logits, sigmoid, grouped top-k."""
 
-    def experts_up(
-        self, route: Route, experts: Experts, shared: Matrix, limit: float, shared_limit: float
-    ) -> Any:
+    def experts_up(self, route: Route, experts: Experts, shared: Matrix, limit: float, shared_limit: float) -> Any:
         """Gate and up of the chosen experts and of the shared one (`shared` [2 I, d], gate first), activated:
         min(SiLU(gate), limit) * clamp(up, -limit, limit), without the clamps where a limit is 0."""
 
     def experts_down(self, x: Residual, route: Route, hidden: Any, experts: Experts, shared: Matrix) -> None:
         """Down-projections, the routed ones weighted, as partial sums."""
 
-    def concat_project(self, a: Buffer, a_norm: Vector, b: Buffer, b_norm: Vector, eps: float, weight: Matrix) -> Residual:
+    def concat_project(
+        self, a: Buffer, a_norm: Vector, b: Buffer, b_norm: Vector, eps: float, weight: Matrix
+    ) -> Residual:
         """Two normed halves side by side through one projection: a fresh residual (the input of an MTP layer)."""
 
     def lookup_rows(self, table: Matrix, ids: Buffer, count: int) -> Buffer:

@@ -9,27 +9,36 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from lingchat.kernels import attention as attn
-from lingchat.kernels import gemv, norm, quant
+from lingchat.kernels import gemv, kda, mla, moe, norm, quant
 from lingchat.kernels import lookup as lookup_kernel
 from lingchat.kernels import rounds as round_kernel
+from lingchat.kernels.rows import sigmoid
 from lingchat.kernels.sample import NEG_INF, Filters
 from lingchat.runtime.ops.protocol import (
     AttentionShape,
     BufferSpec,
     Cursor,
     DraftBuffer,
+    KDACache,
+    KDAShape,
+    KDAWeights,
     KVCache,
+    LatentCache,
+    LatentShape,
+    LatentWeights,
     RawTensor,
     Rotation,
     RoundRecord,
+    RouteShape,
     SamplerSpec,
 )
 
-Weight = gemv.DenseWeight | gemv.Int8Weight
+Weight = gemv.DenseWeight | gemv.Int8Weight | gemv.PackedWeight
 
 
 @dataclass
@@ -49,21 +58,36 @@ class _Rows:
     ids: torch.Tensor  # int32 [T]
     positions: torch.Tensor  # int64 [T]
     start: int  # first position; -1 where the host does not know it
-    table: torch.Tensor  # rotations, complex64 [T, 1, dim / 2]
+    table: torch.Tensor | None  # rotations, complex64 [T, 1, dim / 2]; None where nothing is rotated
     adjacent: bool
 
 
+@dataclass(frozen=True)
+class _Route:
+    x: torch.Tensor  # normed rows, fp32 [T, d]
+    ids: torch.Tensor  # int64 [T, k]
+    weights: torch.Tensor  # fp32 [T, k]
+
+
 class TorchOps:
-    """`dtype` is of the matrices: "fp32", "bf16" or "int8"; sums, norms, softmax and the residual are fp32."""
+    """`dtype` is of the matrices: "fp32", "bf16", "int8", "fp8" or "int4"; all else is fp32: sums, norms, softmax, the
+    recurrence, the residual. With fp8 and int4 the weights that a file holds so stay so and the others are bf16.
+
+    `fp32_gate`: routers keep fp32 weights, so that no expert is chosen otherwise than in fp32.
+    """
 
     max_width = gemv.MAX_WIDTH
 
-    def __init__(self, dtype: str, device: str = "cpu") -> None:
-        self.name = f"torch {device}"
+    def __init__(self, dtype: str, device: str = "cpu", *, fp32_gate: bool = True) -> None:
         self.dtype = dtype
+        self._compute = torch.float32 if dtype in ("fp32", "int8") else torch.bfloat16
+        self._router = torch.float32 if fp32_gate else self._compute
         self.device = torch.device(device)
         self.on_host = self.device.type == "cpu"
-        self._weights: list[Weight | torch.Tensor] = []
+        # The chunked delta rule has a Triton kernel of its own in fla-core; elsewhere, and without it, ours serves.
+        self._fla = not self.on_host and kda.fla_available()
+        self.name = f"torch {device}" + (", fla" if self._fla else "")
+        self._weights: list[Weight | moe.Experts | torch.Tensor] = []
         self._vocabulary = 0
         self._tables: dict[Rotation, torch.Tensor] = {}
 
@@ -86,15 +110,50 @@ class TorchOps:
         weight: Weight
         if self.dtype == "int8":
             weight = gemv.Int8Weight.pack(parts, offsets)
+        elif self.dtype == "fp8" and any(part.type == "F8_E4M3" for part in parts):
+            weight = gemv.PackedWeight.pack(parts, self._compute, self.device, offsets)
         else:
-            dtype = torch.bfloat16 if self.dtype == "bf16" else torch.float32
-            whole = torch.cat([quant.to_torch(part, dtype).to(self.device) for part in parts])
-            weight = gemv.DenseWeight(whole, offsets)
+            weight = gemv.DenseWeight(self._stacked(parts, self._compute), offsets)
         self._weights.append(weight)
         return weight
 
+    def _stacked(self, parts: Sequence[RawTensor], dtype: torch.dtype) -> torch.Tensor:
+        """Row blocks as one matrix, each decoded where it will lie: never more than one of them twice in memory."""
+        whole = torch.empty(sum(part.shape[0] for part in parts), *parts[0].shape[1:], dtype=dtype, device=self.device)
+        at = 0
+        for part in parts:
+            whole[at : at + part.shape[0]] = quant.to_torch(part, dtype, self.device)
+            at += part.shape[0]
+        return whole
+
     def vector(self, part: RawTensor) -> torch.Tensor:
-        weight = quant.to_torch(part).to(self.device)
+        return self._kept(quant.to_torch(part, torch.float32, self.device))
+
+    def router(self, part: RawTensor) -> gemv.DenseWeight:
+        weight = gemv.DenseWeight(quant.to_torch(part, self._router, self.device))
+        self._weights.append(weight)
+        return weight
+
+    def convolution(self, parts: Sequence[RawTensor]) -> torch.Tensor:
+        return self._kept(self._stacked(parts, torch.float32))
+
+    def latent_up(self, parts: Sequence[RawTensor], shape: LatentShape) -> tuple[torch.Tensor, torch.Tensor]:
+        # The absorbed products go through fp32 on a CPU, whatever the matrices are: they are small.
+        dtype = torch.float32 if self.on_host else self._compute
+        if len(parts) == 1:
+            whole = quant.to_torch(parts[0], dtype, self.device)
+            keys, values = mla.split_up(whole, shape.heads, shape.nope, shape.value)
+        else:
+            keys, values = (quant.to_torch(part, dtype, self.device) for part in parts)
+            keys = keys.transpose(1, 2)
+        return self._kept(keys.contiguous()), self._kept(values.contiguous())
+
+    def experts(self, gate: Sequence[RawTensor], up: Sequence[RawTensor], down: Sequence[RawTensor]) -> moe.Experts:
+        packed = moe.Experts.pack(gate, up, down, self.dtype, self.device)
+        self._weights.append(packed)
+        return packed
+
+    def _kept(self, weight: torch.Tensor) -> torch.Tensor:
         self._weights.append(weight)
         return weight
 
@@ -103,9 +162,11 @@ class TorchOps:
 
     # the model
 
-    def rows(self, ids: torch.Tensor, count: int, length: torch.Tensor, rotation: Rotation) -> _Rows:
+    def rows(self, ids: torch.Tensor, count: int, length: torch.Tensor, rotation: Rotation | None) -> _Rows:
         positions = length + torch.arange(count, device=self.device)
         start = int(length) if self.on_host else -1
+        if rotation is None:
+            return _Rows(ids[:count], positions, start, None, False)
         return _Rows(ids[:count], positions, start, self._rotations(rotation, positions, start), rotation.adjacent)
 
     def _rotations(self, rotation: Rotation, positions: torch.Tensor, start: int) -> torch.Tensor:
@@ -139,7 +200,7 @@ class TorchOps:
         q, k, v = qkv.view(count, heads + 2 * groups, width).split((heads, groups, groups), dim=1)
         if q_norm is not None and k_norm is not None:
             q, k = norm.rms_norm(q, q_norm, shape.eps), norm.rms_norm(k, k_norm, shape.eps)
-        q, k = (attn.rotate(part, rows.table, rows.adjacent) for part in (q, k))
+        q, k = self._rotated(q, rows), self._rotated(k, rows)
         if rows.start < 0:
             cache.keys.index_copy_(1, rows.positions, k.transpose(0, 1).to(cache.keys.dtype))
             cache.values.index_copy_(1, rows.positions, v.transpose(0, 1).to(cache.values.dtype))
@@ -150,6 +211,58 @@ class TorchOps:
         attend = attn.attend_rows if count <= self.max_width else attn.attend_chunk
         return attend(q, cache.keys, cache.values, rows.start)
 
+    @staticmethod
+    def _rotated(x: torch.Tensor, rows: _Rows) -> torch.Tensor:
+        return x if rows.table is None else attn.rotate(x, rows.table, rows.adjacent)
+
+    def latent_attention(
+        self, projected: torch.Tensor, weights: LatentWeights, shape: LatentShape, cache: LatentCache, rows: _Rows
+    ) -> torch.Tensor:
+        count, heads = projected.shape[0], shape.heads
+        wide = shape.nope + shape.rope
+        parts = [shape.q_rank or heads * wide, shape.rank, shape.rope, heads if shape.gated else 0]
+        q, latent, key, gate = projected.split(parts, dim=1)
+        if weights.q_up is not None:
+            q = gemv.project(norm.rms_norm(q, weights.q_norm, shape.eps), weights.q_up)
+        plain, turned = q.view(count, heads, wide).split((shape.nope, shape.rope), dim=2)
+        keys, values = weights.up
+        queries = torch.cat((mla.absorb(plain, keys), self._rotated(turned, rows)), dim=2)
+        key = self._rotated(key[:, None], rows)[:, 0]
+        row = torch.cat((norm.rms_norm(latent, weights.kv_norm, shape.eps), key), dim=1).to(cache.rows.dtype)
+        if rows.start < 0:
+            cache.rows.index_copy_(0, rows.positions, row)
+            mixed = mla.attend_masked(queries, cache.rows, rows.positions, shape.scale, shape.rank)
+        else:
+            cache.rows[rows.start : rows.start + count] = row
+            attend = mla.attend_rows if count <= self.max_width else mla.attend_chunk
+            mixed = attend(queries, cache.rows, rows.start, shape.scale, shape.rank)
+        out = mla.expand(mixed, values)
+        if shape.gated:
+            out = out * sigmoid(gate)[:, :, None]
+        return out.reshape(count, -1)
+
+    def kda(self, projected: torch.Tensor, weights: KDAWeights, shape: KDAShape, cache: KDACache) -> torch.Tensor:
+        heads, width = shape.heads, shape.heads * shape.head_dim
+        side = shape.rank or width
+        qkv, f, u, b = projected.split((3 * width, side, side, heads), dim=1)
+        if weights.f_up is not None and weights.g_up is not None:
+            f, u = gemv.project(f, weights.f_up), gemv.project(u, weights.g_up)
+        # Rounded as the window keeps them, so that a row sees the same inputs whichever pass they came in.
+        inputs = torch.cat((cache.window, qkv.to(cache.window.dtype)))
+        mixed = kda.conv_silu(inputs, weights.conv).view(-1, 3, heads, shape.head_dim)
+        q = kda.l2_normalize(mixed[:, 0]) * shape.head_dim**-0.5
+        k, v = kda.l2_normalize(mixed[:, 1]), mixed[:, 2]
+        decay = kda.log_decay(f, weights.rate, weights.dt_bias, shape.gate, shape.lower_bound)
+        beta = sigmoid(b)
+        if len(projected) <= cache.staged_states.shape[0]:
+            out, states = kda.recurrent(q, k, v, decay, beta, cache.state)
+        else:
+            chunked = kda.chunked_fla if self._fla else kda.chunked
+            out, final = chunked(q, k, v, decay, beta, cache.state)
+            states = final[None]
+        kda.stage(cache.staged_states, cache.staged_inputs, states, inputs)
+        return kda.gated_norm(out, weights.norm, shape.eps, u)
+
     def project_out(self, x: _Residual, mixed: torch.Tensor, weight: Weight) -> None:
         x.waiting.append(gemv.project(mixed, weight))
 
@@ -159,6 +272,61 @@ class TorchOps:
     def ffn_down(self, x: _Residual, hidden: torch.Tensor, weight: Weight) -> None:
         x.waiting.append(gemv.project(hidden, weight))
 
+    def route(
+        self,
+        x: _Residual,
+        weight_norm: torch.Tensor,
+        eps: float,
+        router: Weight,
+        bias: torch.Tensor,
+        shape: RouteShape,
+    ) -> _Route:
+        normed = norm.rms_norm(x.settle(), weight_norm, eps)
+        ids, weights = moe.route(gemv.project(normed, router), bias, shape)
+        return _Route(normed, ids, weights)
+
+    def experts_up(
+        self, route: _Route, experts: moe.Experts, shared: Weight, limit: float, shared_limit: float
+    ) -> tuple[Any, torch.Tensor]:
+        gate, up = gemv.project(route.x, shared).chunk(2, dim=1)
+        return moe.experts_up(route.x, route.ids, experts, limit), norm.swiglu_limited(gate, up, shared_limit)
+
+    def experts_down(
+        self,
+        x: _Residual,
+        route: _Route,
+        hidden: tuple[Any, torch.Tensor],
+        experts: moe.Experts,
+        shared: Weight,
+    ) -> None:
+        routed, beside = hidden
+        x.waiting.append(moe.experts_down(routed, route.ids, route.weights, experts))
+        x.waiting.append(gemv.project(beside, shared))
+
+    def concat_project(
+        self,
+        a: torch.Tensor,
+        a_norm: torch.Tensor,
+        b: torch.Tensor,
+        b_norm: torch.Tensor,
+        eps: float,
+        weight: Weight,
+    ) -> _Residual:
+        halves = norm.rms_norm(a, a_norm, eps), norm.rms_norm(b, b_norm, eps)
+        return _Residual(gemv.project(torch.cat(halves, dim=1), weight))
+
+    def lookup_rows(self, table: Weight, ids: torch.Tensor, count: int) -> torch.Tensor:
+        return table.table(ids[:count])
+
+    def final_norm(self, x: _Residual, weight_norm: torch.Tensor, eps: float) -> torch.Tensor:
+        return norm.rms_norm(x.settle(), weight_norm, eps)
+
+    def vocabulary(self, hidden: torch.Tensor, weight: Weight) -> torch.Tensor:
+        logits = gemv.project_vocabulary(hidden, weight)
+        if 0 < self._vocabulary < logits.shape[1]:
+            logits[:, self._vocabulary :] = NEG_INF
+        return logits
+
     def tap(self, x: _Residual) -> torch.Tensor:
         return x.settle().clone()
 
@@ -167,10 +335,7 @@ class TorchOps:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         whole = x.settle()
         hidden = norm.rms_norm(whole[-1:] if last_only else whole, weight_norm, eps)
-        logits = gemv.project_vocabulary(hidden, weight)
-        if 0 < self._vocabulary < logits.shape[1]:
-            logits[:, self._vocabulary :] = NEG_INF
-        return logits, hidden
+        return self.vocabulary(hidden, weight), hidden
 
     def set_vocabulary(self, size: int) -> None:
         self._vocabulary = size
@@ -230,6 +395,19 @@ class TorchOps:
 
     def advance(self, length: torch.Tensor, count: torch.Tensor) -> None:
         length.add_(count)
+
+    def commit_kda(self, cache: KDACache, count: torch.Tensor) -> None:
+        kda.commit(
+            cache.state, cache.window, cache.staged_states, cache.staged_inputs, int(count) if self.on_host else count
+        )
+
+    @torch.inference_mode()
+    def zero(self, buffer: torch.Tensor) -> None:
+        buffer.zero_()
+
+    @torch.inference_mode()
+    def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        target.copy_(source)
 
     def ring(self) -> deque[RoundRecord]:
         return deque()
