@@ -25,7 +25,8 @@ from common import machine, read_bandwidth, save, spread
 from lingchat.catalog.models import resolve
 from lingchat.engines.api import ChatRequest, Message, Sampling
 from lingchat.events import now_ns
-from lingchat.runtime.engine import Loading, Runtime
+from lingchat.runtime.engine import Runtime
+from lingchat.runtime.loading import Loading
 from lingchat.stats import TurnStats
 
 DECODE_TOKENS = 64

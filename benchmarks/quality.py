@@ -16,7 +16,8 @@ import torch
 from common import machine, save
 
 from lingchat.catalog.models import resolve
-from lingchat.runtime.engine import Loading, Runtime
+from lingchat.runtime.engine import Runtime
+from lingchat.runtime.loading import Loading
 
 WINDOW = 512
 TOPICS = (

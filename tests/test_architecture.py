@@ -39,6 +39,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("runtime.worker",),
     ("engines",),
     ("chat", "opening", "ticking"),
+    ("bench",),
     ("headless", "doctor", "models_cli", "stats_cli", "config_cli", "sessions_cli", "ui"),
     ("cli",),
     ("__main__",),

@@ -8,101 +8,57 @@ from __future__ import annotations
 import gc
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 
 from lingchat import events
-from lingchat.catalog.memory import free_memory
 from lingchat.engines.api import ChatRequest, ModelInfo
 from lingchat.errors import ContextOverflow, UsageError
-from lingchat.events import AnyEvent, now_ns
-from lingchat.runtime.drafts.lookup import LookupDrafter
+from lingchat.events import now_ns
 from lingchat.runtime.drafts.width import Width
 from lingchat.runtime.drivers.eager import EagerDriver, TimedRound
-from lingchat.runtime.formats.load import Prompt, load_formats
-from lingchat.runtime.models.registry import build
+from lingchat.runtime.formats.load import Prompt
+from lingchat.runtime.loading import DEEPEST_DRAFT, Emit, Loading, free_bytes, load
 from lingchat.runtime.ops.protocol import BufferSpec
-from lingchat.runtime.ops.torch_ops import TorchOps
 from lingchat.runtime.outbox import Outbox
 from lingchat.runtime.prefix import Prefix
 from lingchat.runtime.rounds import Rounds
-from lingchat.runtime.state import State
-from lingchat.runtime.threads import Threads, choose_threads
-from lingchat.runtime.weights.load import open_weights
-from lingchat.architectures.plan import check_fits, plan
+from lingchat.runtime.threads import Threads
 from lingchat.runtime.words import Words
 
-DTYPES = ("int8", "fp32", "bf16")
-DEFAULT_CONTEXT = 8192  # tokens of cache unless asked for more; a model's own limit may be lower
-DEEPEST_DRAFT = 7  # drafts a round at most; 8 rows cost about two single ones on a CPU
-PREFILL_CHUNK = 256  # tokens; a cancel waits for one chunk
 WARM_WIDTHS = (1, 2, 4, 8)  # rows of a round whose cost is measured at load
-KV_BYTES = {"cpu": 4, "cuda": 2}
-
-Emit = Callable[[AnyEvent], None]
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How to load: `dtype` None lets the device decide (int8 on a CPU, bf16 on a GPU)."""
-
-    dtype: str | None = None
-    threads: int | None = None
-    context: int | None = None
-    device: str = "cpu"
-    name: str = ""
-    demo: bool = False
 
 
 class Runtime:
     def __init__(self, path: Path, loading: Loading, emit: Emit = lambda event: None) -> None:
         """Load the model at `path`. Raises a `LingchatError` that says what is wrong with it or what it needs."""
-        dtype = loading.dtype or ("int8" if loading.device == "cpu" else "bf16")
-        if dtype not in DTYPES:
-            raise UsageError(f"--dtype {dtype} is not known; choose one of {', '.join(DTYPES)}.")
-        if dtype == "int8" and loading.device != "cpu":
-            raise UsageError("--dtype int8 runs on the CPU only; use bf16 on a GPU.")
-        emit(events.Engine(t_ns=now_ns(), phase="load", message="reading the file", model=loading.name))
-        weights = open_weights(path)
-        config = weights.config
-        self.context = min(config.context, loading.context or DEFAULT_CONTEXT)
-        kv_bytes = KV_BYTES[loading.device]
-        check_fits(plan(config, dtype, self.context, rows=PREFILL_CHUNK, kv_bytes=kv_bytes), free_memory())
-        self.formats = load_formats(weights)
-        if self.formats.template.fallback:
-            text = f"{loading.name or path.name} has no chat template; ChatML stands in, which may not suit the model."
-            emit(events.Warn(t_ns=now_ns(), code="template", message=text))
-        self.threads = choose_threads(loading.threads)
-        torch.set_num_threads(self.threads)
-        emit(events.Engine(t_ns=now_ns(), phase="load", message="packing weights", model=loading.name, progress=0.3))
-        self._ops = TorchOps(dtype, loading.device)
-        self._ops.set_vocabulary(self.formats.vocab_size)
-        with torch.inference_mode():
-            self._model = build(weights, self._ops)
-            self._drafter = LookupDrafter(self._ops)
-            rows = self.context + DEEPEST_DRAFT + 1
-            state = State(self._model.state_spec(rows), self._drafter.state_spec(rows), self._ops, kv_bytes)
-        width = min(DEEPEST_DRAFT + 1, self._ops.max_width)
-        self._rounds = Rounds(self._ops, self._model, state, self._drafter, width, PREFILL_CHUNK)
+        loaded = load(path, loading, emit)
+        self.context, self.formats, self.threads = loaded.context, loaded.formats, loaded.threads
+        self.memory = loaded.memory
+        self._ops, self._model, self._drafter = loaded.ops, loaded.model, loaded.drafter
+        state = loaded.state
+        self._rounds = Rounds(self._ops, self._model, state, self._drafter, loaded.width, loaded.chunk)
         self._driver = EagerDriver(self._ops, self._rounds)
         self._prefix = Prefix(state)
-        self._auto_width = Width(DEEPEST_DRAFT, adaptive=True)
+        self._auto_width = Width(loaded.width - 1, adaptive=True)
         emit(events.Engine(t_ns=now_ns(), phase="load", message="warming up", model=loading.name, progress=0.8))
         self._warm_up(adapt=loading.threads is None)
         self.info = ModelInfo(
             name=loading.name or path.stem,
             path=str(path),
-            architecture=config.architecture,
-            quantization=weights.quantization,
-            dtype=dtype,
+            architecture=loaded.weights.config.architecture,
+            quantization=loaded.weights.quantization,
+            dtype=loaded.dtype,
             backend=f"{self._ops.name}, {self.threads} thread{'s' if self.threads > 1 else ''}",
-            parameters=weights.parameters,
+            parameters=loaded.weights.parameters,
             context=self.context,
             weights_bytes=self._ops.weight_bytes(),
-            kv_bytes=state.bytes(),
+            kv_bytes=state.cache_bytes,
+            state_bytes=state.state_bytes,
+            snapshot_bytes=state.places * state.snapshot_bytes,
             demo=loading.demo,
         )
         # What is loaded now stays: the collector need never look at it again.
@@ -116,7 +72,9 @@ class Runtime:
                 backend=self.info.backend,
                 weights=self.info.weights_bytes,
                 kv=self.info.kv_bytes,
-                free=free_memory(),
+                state=self.info.state_bytes,
+                snapshots=self.info.snapshot_bytes,
+                free=free_bytes(loading.device),
                 context=self.context,
                 progress=1.0,
             )
@@ -155,7 +113,10 @@ class Runtime:
     def prompt(self, request: ChatRequest) -> Prompt:
         """The prompt of a request as token ids."""
         if request.messages is not None:
-            return self.formats.prompt(request.messages)
+            options: dict[str, Any] = {} if request.thinking is None else {"enable_thinking": request.thinking}
+            if request.tools:
+                options["tools"] = list(request.tools)
+            return self.formats.prompt(request.messages, **options)
         if request.text is not None:
             return Prompt(self.formats.text_ids(request.text))
         assert request.ids is not None
@@ -224,9 +185,13 @@ class Runtime:
         prefill_start = now_ns()
         new = ids[reused:]
         done = 0
-        for reached in self._driver.prefill(new):
+        self._prefix.keep()  # where the last turn ended: an edit of what follows begins here
+        stops = [end - reused for end in self._prefix.places(self.formats.message_ends(ids), reused)]
+        for reached in self._driver.prefill(new, stops):
             self._prefix.extend(new[done:reached])
             done = reached
+            if done in stops:
+                self._prefix.keep()
             emit(events.Prefill(t_ns=now_ns(), turn=turn, done=done, total=len(new)))
             if cancelled():
                 return "cancel"

@@ -61,7 +61,8 @@ class Worker:
                 ),
             )
             from lingchat.kernels.devices import choose_device
-            from lingchat.runtime.engine import Loading, Runtime
+            from lingchat.runtime.engine import Runtime
+            from lingchat.runtime.loading import Loading
 
             loading = Loading(
                 device=choose_device(options.device),

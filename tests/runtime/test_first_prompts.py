@@ -9,7 +9,8 @@ import pytest
 from lingchat.chat import DEMO_SAMPLING
 from lingchat.engines.api import ChatRequest, Message, Sampling, Spec
 from lingchat.events import AnyEvent, Text, now_ns
-from lingchat.runtime.engine import Loading, Runtime
+from lingchat.runtime.engine import Runtime
+from lingchat.runtime.loading import Loading
 from lingchat.stats import TurnStats
 from lingchat.ui.first_prompts import FIRST_PROMPTS
 

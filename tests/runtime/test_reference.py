@@ -12,7 +12,8 @@ from formats_judge import Judge, judge
 
 from lingchat.engines.api import ChatRequest, Message, Sampling
 from lingchat.events import AnyEvent, Decode, now_ns
-from lingchat.runtime.engine import Loading, Runtime
+from lingchat.runtime.engine import Runtime
+from lingchat.runtime.loading import Loading
 
 TOKENS = 64
 GAP = 1e-3  # the largest difference of the two best logits at which the two may part

@@ -10,7 +10,8 @@ from make_models import write_gguf
 from lingchat.engines.api import ChatRequest, Message, Sampling
 from lingchat.errors import ContextOverflow
 from lingchat.events import AnyEvent, Decode, Prefill, Text, TurnEnd, TurnFirst, TurnStart, now_ns
-from lingchat.runtime.engine import PREFILL_CHUNK, Loading, Runtime
+from lingchat.runtime.engine import Runtime
+from lingchat.runtime.loading import PREFILL_CHUNK, Loading
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +94,11 @@ def test_a_cancelled_prefill_keeps_its_chunks_and_spoils_nothing(runtime: Runtim
     talk = Talk(runtime)
     runtime.forget()
     text, start, events = talk.ask(long, cancel_after=2)
-    assert start.prompt_tokens > 3 * PREFILL_CHUNK
+    assert start.prompt_tokens > 3 * PREFILL_CHUNK["cpu"]
     assert text == "" and not any(isinstance(event, TurnFirst) for event in events)
     assert isinstance(events[-1], TurnEnd) and events[-1].stop == "cancel"
     reply, again, _ = talk.ask(long)
-    assert again.reused == 2 * PREFILL_CHUNK
+    assert again.reused == 2 * PREFILL_CHUNK["cpu"]
     assert reply == fresh(runtime, long)
 
 

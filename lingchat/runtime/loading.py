@@ -1,0 +1,134 @@
+"""From a path to a model in memory: precision, does it fit, formats, weights packed for the back end, an empty state.
+
+Says what is wrong before anything large is allocated. Knows no requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lingchat import events
+from lingchat.architectures.hybrid import HybridConfig
+from lingchat.architectures.plan import MemoryPlan, check_fits, plan, snapshot_places
+from lingchat.catalog.memory import free_memory
+from lingchat.errors import UsageError
+from lingchat.events import AnyEvent, now_ns
+from lingchat.runtime.drafts.base import Drafter
+from lingchat.runtime.drafts.lookup import LookupDrafter
+from lingchat.runtime.formats.load import Formats, load_formats
+from lingchat.runtime.models.base import Model
+from lingchat.runtime.models.registry import build
+from lingchat.runtime.ops.torch_ops import TorchOps
+from lingchat.runtime.state import State
+from lingchat.runtime.threads import choose_threads
+from lingchat.runtime.weights.load import Weights, open_weights
+
+DTYPES = ("int8", "fp32", "bf16", "fp8", "int4")
+DEFAULT_CONTEXT = 8192  # tokens of cache unless asked for more; a model's own limit may be lower
+PREFILL_CHUNK = {"cpu": 256, "cuda": 1024}  # tokens; a cancel waits for one chunk
+DEEPEST_DRAFT = 7  # drafts a round at most; 8 rows cost about two single ones on a CPU
+CACHE_BYTES = {"cpu": 4, "cuda": 2}  # of a cached value
+
+Emit = Callable[[AnyEvent], None]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How to load: `dtype` None lets the device decide (int8 on a CPU, bf16 on a GPU, or what a quantised file holds).
+
+    `fp32_gate`: routers keep fp32 weights; without it they are bf16 with fp32 sums, as fast implementations have them.
+    """
+
+    dtype: str | None = None
+    threads: int | None = None
+    context: int | None = None
+    device: str = "cpu"
+    name: str = ""
+    demo: bool = False
+    fp32_gate: bool = True
+
+
+@dataclass(frozen=True)
+class Loaded:
+    weights: Weights
+    formats: Formats
+    ops: TorchOps
+    model: Model
+    drafter: Drafter
+    state: State
+    memory: MemoryPlan
+    dtype: str
+    context: int  # tokens, prompt and reply together
+    width: int  # rows of a round at most
+    chunk: int  # tokens of a prefill pass at most
+    threads: int
+
+
+def load(path: Path, loading: Loading, emit: Emit) -> Loaded:
+    """Load the model at `path`. Raises a `LingchatError` that says what is wrong with it or what it needs."""
+    emit(events.Engine(t_ns=now_ns(), phase="load", message="reading the file", model=loading.name))
+    device = loading.device
+    weights = open_weights(path)
+    config = weights.config
+    dtype = choose_dtype(loading.dtype, device, config.quantization if isinstance(config, HybridConfig) else "none")
+    context = min(config.context, loading.context or DEFAULT_CONTEXT)
+    chunk, cache_bytes = PREFILL_CHUNK[device], CACHE_BYTES[device]
+    width = min(DEEPEST_DRAFT + 1, TorchOps.max_width)
+    free = free_bytes(device)
+    places = snapshot_places(config, cache_bytes, free)
+    memory = plan(
+        config,
+        dtype,
+        context + width,
+        rows=chunk,
+        kv_bytes=cache_bytes,
+        width=width,
+        places=places,
+        stored=weights.stored_bytes,
+    )
+    check_fits(memory, free)
+    formats = load_formats(weights)
+    if formats.template.fallback:
+        text = f"{loading.name or path.name} has no chat template; {formats.template.source} stands in."
+        emit(events.Warn(t_ns=now_ns(), code="template", message=text))
+    threads = choose_threads(loading.threads)
+    torch.set_num_threads(threads)
+    emit(events.Engine(t_ns=now_ns(), phase="load", message="packing weights", model=loading.name, progress=0.3))
+    ops = TorchOps(dtype, device, fp32_gate=loading.fp32_gate)
+    ops.set_vocabulary(formats.vocab_size)
+    with torch.inference_mode():
+        model = build(weights, ops)
+        drafter = LookupDrafter(ops)
+        specs = model.state_spec(context + width), drafter.state_spec(context + width)
+        state = State(*specs, ops, cache_bytes, width=width, places=places)
+    return Loaded(weights, formats, ops, model, drafter, state, memory, dtype, context, width, chunk, threads)
+
+
+def choose_dtype(asked: str | None, device: str, stored: str) -> str:
+    """The precision to compute in. `stored`: "fp8", "int4" or "none", as the file's matrices are quantised.
+
+    fp8 and int4 are not made here: a file has them, and then they stay so in memory.
+    """
+    if asked is None:
+        if device == "cpu":
+            return "int8"
+        return "bf16" if stored == "none" else stored
+    if asked not in DTYPES:
+        raise UsageError(f"--dtype {asked} is not known; choose one of {', '.join(DTYPES)}.")
+    if asked == "int8" and device != "cpu":
+        raise UsageError("--dtype int8 runs on the CPU only; use bf16 on a GPU.")
+    if asked in ("fp8", "int4") and asked != stored:
+        held = "is not quantised" if stored == "none" else f"holds {stored}"
+        raise UsageError(
+            f"--dtype {asked} needs a model file with {asked} weights; this one {held}. Leave --dtype out."
+        )
+    return asked
+
+
+def free_bytes(device: str) -> int:
+    """Memory that weights and state may take: of the machine, or of the GPU."""
+    return free_memory() if device == "cpu" else int(torch.cuda.mem_get_info()[0])
