@@ -1,7 +1,8 @@
 """What a model on disk is, and whether it runs here. One bad file is an answer, never an exception.
 
-The tables of what is supported are the runtime's promise, told without importing it; a test holds them together with
-the runtime's own. The runtime reads more keys than this and has the last word when it loads.
+Which architectures there are and what their keys mean is `architectures`' matter. The tables of tokenizers are the
+runtime's promise, told without importing it; a test holds them together with the runtime's own. The runtime looks at
+every tensor as well and has the last word when it loads.
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from lingchat.architectures import budget
+from lingchat.architectures.dense_gguf import ARCHITECTURES as DENSE_GGUF
+from lingchat.architectures.dense_hf import ARCHITECTURES as DENSE_HF
+from lingchat.architectures.hybrid import HybridConfig
+from lingchat.architectures.read import GGUF_ARCHITECTURES, HF_ARCHITECTURES, ModelConfig, gguf_config, hf_config
 from lingchat.catalog import memory
-from lingchat.catalog.headers import GGUFHeader, SafetensorsHeader, read_gguf, read_safetensors_folder
+from lingchat.catalog.headers import GGUFHeader, SafetensorsHeader, TensorInfo, read_gguf, read_safetensors_folder
 from lingchat.errors import LingchatError, UnsupportedModel
 from lingchat.kernels.blocks import DECODABLE
 
-GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
-HF_ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 SAFETENSORS_TYPES = ("F32", "F16", "BF16")
+# And those of quantised checkpoints: the weights, and what compressed-tensors keeps beside its own.
+QUANTISED_TYPES = {"fp8": ("F8_E4M3",), "compressed-tensors": ("I32", "I64")}
 TOKENIZERS = ("gpt2", "llama")
 PRE_TOKENIZERS = frozenset(
     [
@@ -36,10 +42,19 @@ PRE_TOKENIZERS = frozenset(
         "smaug-bpe",
         "qwen2",
         "deepseek-r1-qwen",
+        "bailingmoe",
+        "bailingmoe2",
+        "llada-moe",
+        "kimi-k2",
     ]
 )
 NFC = frozenset(["qwen2", "deepseek-r1-qwen"])  # pre-tokenizers before which text is normalised; GGUF does not say so
-CHATML = ("<|im_start|>", "<|im_end|>")  # a model with these tokens can be spoken to without a template of its own
+# A model with all tokens of one of these sets can be spoken to without a template of its own.
+SPEAKABLE = (
+    ("<role>", "</role>", "<|role_end|>"),
+    ("<|im_system|>", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>"),
+    ("<|im_start|>", "<|im_end|>"),
+)
 
 # llama.cpp's `general.file_type` (llama.h, `enum llama_ftype`): the mixes that a single tensor type does not name.
 _MIXES = {10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M"}
@@ -59,8 +74,9 @@ _EMBEDDERS = frozenset(
     ]
 )
 _BASE = "a base model without a chat template"
-# What a decoder needs at the very least: one byte a weight (int8), and a tenth on top for scales and buffers.
-_BYTES_PER_WEIGHT = 1.1
+# What a decoder needs at the very least: one byte a weight on a host (int8) and two on a GPU (bf16), and a tenth on top
+# for scales and buffers. Quantised experts stay as they are.
+_ON_HOST, _ON_GPU = 1.1, 2.2
 
 
 Problem = Literal["", "damaged", "unsupported", "memory"]
@@ -79,6 +95,8 @@ class About:
     nbytes: int = 0
     context: int = 0
     chat_template: bool = False
+    host_bytes: int = 0  # of memory that it needs at the very least to run on the processor, and on a GPU
+    gpu_bytes: int = 0
     why_not: str = ""  # why it does not run here; empty when it does
     problem: Problem = ""  # of what kind that reason is
 
@@ -93,11 +111,16 @@ def look(path: Path) -> About:
 
 
 def with_memory(about: About) -> About:
-    """The same model, refused when it cannot fit into the memory that is free now."""
-    needed, free = about.parameters * _BYTES_PER_WEIGHT, memory.free_memory()
-    if about.problem or needed <= free:
+    """The same model, refused when it cannot fit into the memory that is free now, of the machine or of its GPU."""
+    free = memory.free_memory()
+    if about.problem or about.host_bytes <= free:
         return about
-    why_not = f"needs at least {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
+    gpu = memory.gpu_free_memory()
+    if gpu is not None and about.gpu_bytes <= gpu:
+        return about
+    why_not = f"needs at least {about.host_bytes / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
+    if gpu is not None:
+        why_not += f"; on the GPU {about.gpu_bytes / 1e9:.1f} GB, {gpu / 1e9:.1f} GB are free"
     return replace(about, why_not=why_not, problem="memory")
 
 
@@ -124,24 +147,68 @@ def _short(path: Path, error: LingchatError) -> str:
     return f"damaged: {first}" if "damaged" in text and "damaged" not in first else first
 
 
+@dataclass(frozen=True)
+class _Verdict:
+    """What the checks found: a reason, or else a configuration that the runtime can be built from."""
+
+    why_not: str = ""
+    problem: Problem = ""
+    config: ModelConfig | None = None
+
+
+def _judged(path: Path, header: GGUFHeader | SafetensorsHeader, why_not: str, problem: Problem) -> _Verdict:
+    """`why_not` of the quick checks, or what the reader of configurations says, which looks at every key."""
+    if why_not:
+        return _Verdict(why_not, problem)
+    try:
+        if isinstance(header, GGUFHeader):
+            return _Verdict(config=gguf_config(header, lambda info: _bytes(header, info)))
+        return _Verdict(config=hf_config(header))
+    except UnsupportedModel as error:
+        return _Verdict(_short(path, error), "unsupported")
+    except LingchatError as error:
+        return _Verdict(_short(path, error), "damaged")
+
+
+def _bytes(header: GGUFHeader, info: TensorInfo) -> memoryview:
+    with header.parts[info.part].open("rb") as file:
+        file.seek(info.offset)
+        return memoryview(file.read(info.nbytes))
+
+
+def _facts(header: GGUFHeader | SafetensorsHeader, config: ModelConfig | None) -> dict[str, Any]:
+    """Numbers of a model; of one that is not supported, as far as its tensors tell them."""
+    tensors = header.tensors.values()
+    values = sum(math.prod(tensor.shape) for tensor in tensors)
+    facts = {"parameters": values, "nbytes": sum(part.stat().st_size for part in header.parts)}
+    resting = 0
+    if config is not None:
+        facts["parameters"], values = budget.parameters(config), budget.parameters_with_mtp(config)
+    if isinstance(config, HybridConfig):
+        experts = config.moe.experts * budget.expert_parameters(config)
+        experts *= config.layers - config.dense_layers + config.mtp_layers
+        held = sum(tensor.nbytes for tensor in tensors if ".experts." in tensor.name or "_exps." in tensor.name)
+        if held < 2 * experts:
+            values, resting = values - experts, held
+    return facts | {"host_bytes": resting + round(values * _ON_HOST), "gpu_bytes": resting + round(values * _ON_GPU)}
+
+
 def _gguf(path: Path) -> About:
     header = read_gguf(path)
     keys = header.metadata
     architecture = str(keys.get("general.architecture", ""))
-    parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
-    why_not = _gguf_why_not(path, header, architecture)
+    verdict = _judged(path, header, _gguf_why_not(path, header, architecture), "unsupported")
     return About(
         path,
         "gguf",
         title=str(keys.get("general.name", "")),
         architecture=architecture,
         quantization=_MIXES.get(keys.get("general.file_type", -1), _main_type(header)),
-        parameters=parameters,
-        nbytes=sum(part.stat().st_size for part in header.parts),
         context=_whole(keys.get(f"{architecture}.context_length")),
         chat_template="tokenizer.chat_template" in keys,
-        why_not=why_not,
-        problem="unsupported" if why_not else "",
+        why_not=verdict.why_not,
+        problem=verdict.problem,
+        **_facts(header, verdict.config),
     )
 
 
@@ -160,7 +227,7 @@ def _gguf_why_not(path: Path, header: GGUFHeader, architecture: str) -> str:
         return f"unsupported architecture `{architecture}`"
     if not header.tensors:
         return "a vocabulary without weights"
-    if keys.get(f"{architecture}.expert_count", 0):
+    if architecture in DENSE_GGUF and keys.get(f"{architecture}.expert_count", 0):
         return f"unsupported: `{architecture}` with a mixture of experts"
     scaling = keys.get(f"{architecture}.rope.scaling.type", "none")
     if scaling != "none":
@@ -176,8 +243,10 @@ def _gguf_text(keys: dict[str, Any]) -> str:
     pre = keys.get("tokenizer.ggml.pre") or "default"
     if kind == "gpt2" and pre not in PRE_TOKENIZERS:
         return f"unsupported pre-tokenizer `{pre}`"
-    if "tokenizer.chat_template" not in keys and not set(CHATML) <= set(keys.get("tokenizer.ggml.tokens", ())):
-        return _BASE
+    if "tokenizer.chat_template" not in keys:
+        tokens = set(keys.get("tokenizer.ggml.tokens", ()))
+        if not any(tokens.issuperset(marks) for marks in SPEAKABLE):
+            return _BASE
     return ""
 
 
@@ -190,27 +259,32 @@ def _folder(folder: Path) -> About:
     config = header.config
     names = config.get("architectures")
     architecture = str(names[0]) if isinstance(names, list) and names else ""
-    parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
     why_not = _folder_why_not(folder, header, architecture)
     problem: Problem = "unsupported" if why_not else ""
     if not why_not and not (folder / "tokenizer.json").exists():
         why_not, problem = "incomplete: no tokenizer.json beside the weights", "damaged"
     template = _has_template(folder)
-    if not why_not and not template and CHATML[0].encode() not in (folder / "tokenizer.json").read_bytes():
+    if not why_not and not template and not _speakable(folder / "tokenizer.json"):
         why_not, problem = _BASE, "unsupported"
+    verdict = _judged(folder, header, why_not, problem)
+    quantised = verdict.config.quantization if isinstance(verdict.config, HybridConfig) else "none"
     return About(
         folder,
         "safetensors",
         title=str(config.get("_name_or_path") or ""),
         architecture=architecture,
-        quantization=_main_type(header),
-        parameters=parameters,
-        nbytes=sum(part.stat().st_size for part in header.parts),
-        context=_whole(config.get("max_position_embeddings")),
+        quantization=_main_type(header) if quantised == "none" else quantised,
+        context=_whole(config.get("max_position_embeddings") or config.get("model_max_length")),
         chat_template=template,
-        why_not=why_not,
-        problem=problem,
+        why_not=verdict.why_not,
+        problem=verdict.problem,
+        **_facts(header, verdict.config),
     )
+
+
+def _speakable(tokenizer: Path) -> bool:
+    text = tokenizer.read_bytes()
+    return any(all(f'"{mark}"'.encode() in text for mark in marks) for marks in SPEAKABLE)
 
 
 def _folder_why_not(folder: Path, header: SafetensorsHeader, architecture: str) -> str:
@@ -219,15 +293,23 @@ def _folder_why_not(folder: Path, header: SafetensorsHeader, architecture: str) 
         return f"an embedding model (`{architecture}`), not a chat model"
     if architecture not in HF_ARCHITECTURES:
         return f"unsupported architecture `{architecture}`" if architecture else "its config.json names no architecture"
-    quantized = config.get("quantization_config") or config.get("quantization")
-    if quantized:
-        method = quantized.get("quant_method", "mlx") if isinstance(quantized, dict) else quantized
-        return f"unsupported quantisation `{method}`"
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind not in ("default", "llama3"):
-        return f"unsupported rope scaling `{kind}`"
-    return _types(header, SAFETENSORS_TYPES)
+    if architecture in DENSE_HF:
+        quantized = config.get("quantization_config") or config.get("quantization")
+        if quantized:
+            method = quantized.get("quant_method", "mlx") if isinstance(quantized, dict) else quantized
+            return f"unsupported quantisation `{method}`"
+        scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        kind = scaling.get("rope_type") or scaling.get("type") or "default"
+        if kind not in ("default", "llama3"):
+            return f"unsupported rope scaling `{kind}`"
+    return _types(header, (*SAFETENSORS_TYPES, *_quantised_types(config)))
+
+
+def _quantised_types(config: dict[str, Any]) -> tuple[str, ...]:
+    """Types that a quantised checkpoint may hold besides plain numbers, by the layout that its configuration names."""
+    quantization = config.get("quantization_config")
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    return QUANTISED_TYPES.get(str(method), ())
 
 
 def _has_template(folder: Path) -> bool:

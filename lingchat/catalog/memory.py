@@ -1,6 +1,6 @@
-"""How much memory there is, and how much of it this process may still take. No torch, no device.
+"""How much memory there is, and how much of it this process may still take. No torch.
 
-Knows the operating system's own figures only.
+Knows the figures of the operating system and of a GPU's driver only.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 from lingchat.errors import EngineError
+from lingchat.machine import output
 
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
@@ -38,6 +40,15 @@ def free_memory() -> int:
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = cgroup_free(_MEMBERSHIP, _GROUPS)
     return available if limit is None else min(available, limit)
+
+
+@cache
+def gpu_free_memory() -> int | None:
+    """Bytes free on the first NVIDIA GPU, by its driver's tool; None without one. Asked once a process."""
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
+        return None
+    line = output("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits").partition("\n")[0].strip()
+    return int(line) << 20 if line.isdigit() else None
 
 
 def meminfo_available(meminfo: Path) -> int | None:

@@ -14,10 +14,10 @@ from make_models import write_gguf, write_hf
 from lingchat.catalog import about, find, memory
 from lingchat.catalog.about import look
 from lingchat.kernels.blocks import DECODABLE
+from lingchat.runtime.formats.families import FAMILIES
 from lingchat.runtime.formats.pretokenizers import SPLITS
 from lingchat.runtime.models.registry import MODELS
-from lingchat.architectures.dense_gguf import ARCHITECTURES as OF_GGUF
-from lingchat.architectures.dense_hf import ARCHITECTURES as OF_HF
+from lingchat.architectures.read import HF_ARCHITECTURES
 
 
 def header_only(path: Path, architecture: str, **keys: str | int) -> Path:
@@ -218,9 +218,9 @@ def test_the_default_model_runs(default_model: Path) -> None:
 
 
 def test_the_tables_are_the_runtime_s() -> None:
-    assert set(about.GGUF_ARCHITECTURES) == set(OF_GGUF)
-    assert set(about.HF_ARCHITECTURES) == set(OF_HF) == set(MODELS)
+    assert set(HF_ARCHITECTURES) == set(MODELS)
     assert set(SPLITS) == about.PRE_TOKENIZERS
+    assert list(about.SPEAKABLE) == [family.marks for family in FAMILIES if family.template]
     assert set(about.SAFETENSORS_TYPES) <= set(DECODABLE)
 
 
