@@ -118,7 +118,9 @@ class TorchOps:
         return weight
 
     def _stacked(self, parts: Sequence[RawTensor], dtype: torch.dtype) -> torch.Tensor:
-        """Row blocks as one matrix, each decoded where it will lie: never more than one of them twice in memory."""
+        """Row blocks as one matrix: never more than one of several twice in memory, and a single one never."""
+        if len(parts) == 1:
+            return quant.to_torch(parts[0], dtype, self.device)
         whole = torch.empty(sum(part.shape[0] for part in parts), *parts[0].shape[1:], dtype=dtype, device=self.device)
         at = 0
         for part in parts:
