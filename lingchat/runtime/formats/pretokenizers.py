@@ -20,6 +20,11 @@ _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}"
 _QWEN2 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}"
+_LING = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+# Han characters by themselves; other words where lower case is followed by upper case, contractions at their end.
+_UPPER, _LOWER = (rf"[\p{{{case}}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]" for case in (r"Lu}\p{Lt", "Ll"))
+_CASED = rf"[^\r\n\p{{L}}\p{{N}}]?(?:{_UPPER}*{_LOWER}+|{_UPPER}+{_LOWER}*){_CONTRACTIONS}?"
+_KIMI = rf"\p{{Han}}+|{_CASED}|\p{{N}}{{1,3}}|{_REST}"
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,10 @@ _GPT2_SPLIT = Split((_GPT2,))
 _SMOLLM = Split((r"\p{N}", _GPT2))
 _LLAMA3_SPLIT = Split((_LLAMA3,), whole_words=True, add_bos=True)
 _QWEN2_SPLIT = Split((_QWEN2,), nfc=True)
+_LING_SPLIT = Split((_LING,))
+# As the publisher's tokenizer has it. llama.cpp's own code for this name does not cut words at a change of case, so
+# it gives other ids to camelCase than the model was trained with.
+KIMI_SPLIT = Split((_KIMI,))
 _DEFAULT = Split((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"))
 
 SPLITS: dict[str, Split] = {
@@ -60,6 +69,10 @@ SPLITS: dict[str, Split] = {
     "smaug-bpe": Split((_LLAMA3,)),
     "qwen2": _QWEN2_SPLIT,
     "deepseek-r1-qwen": _QWEN2_SPLIT,
+    "bailingmoe": _LING_SPLIT,
+    "bailingmoe2": _LING_SPLIT,
+    "llada-moe": _LING_SPLIT,
+    "kimi-k2": KIMI_SPLIT,
 }
 
 

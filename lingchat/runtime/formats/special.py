@@ -16,6 +16,7 @@ END_TOKENS = frozenset(
         "<|end|>",
         "<|endoftext|>",
         "<|end_of_text|>",
+        "<|role_end|>",
         "<|return|>",
         "<|call|>",
         "<end_of_turn>",
