@@ -93,9 +93,12 @@ def decode(
     SCALED, and when the number of bytes or of scales does not belong to `shape`.
     """
     _check(data, type, shape, scales)
+    chunks = _decoded(data, type, shape, scales, _chunk(data.device))
+    if 0 < math.prod(shape) <= _chunk(data.device):  # an expert, say: a copy into new memory would cost as much again
+        return next(chunks).to(dtype).view(tuple(shape))
     out = torch.empty(math.prod(shape), dtype=dtype, device=data.device)
     at = 0
-    for values in _decoded(data, type, shape, scales, _chunk(data.device)):
+    for values in chunks:
         out[at : at + values.numel()] = values.flatten()
         at += values.numel()
     return out.view(tuple(shape))
