@@ -1,0 +1,201 @@
+"""Hybrid models: a new turn, a regeneration and an edit compute only what is new, and find what a fresh prefill finds.
+
+A KDA state can be resumed only where it stands or where a snapshot was kept; the conversation must not notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from make_ling import kimi_config, ling_config, write_kimi_gguf, write_ling_gguf
+
+from lingchat.engines.api import ChatRequest, Message, Sampling
+from lingchat.events import AnyEvent, Decode, Text, TurnStart, now_ns
+from lingchat.runtime.engine import Runtime
+from lingchat.runtime.loading import Loading
+from lingchat.runtime.ops.protocol import KDACache, LatentCache
+from lingchat.runtime.prefix import Prefix
+
+LONG = "the cat and the hat and the mat, " * 12
+GENERATION_PROMPT = 20  # tokens, at most
+
+
+@pytest.fixture(scope="module", params=["ling", "kimi"])
+def runtime(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    if request.param == "ling":
+        write_ling_gguf(path, ling_config(period=4, layers=5, q_rank=32, limits=True), seed=3)
+    else:
+        write_kimi_gguf(path, kimi_config(layers=4), seed=3)
+    made = Runtime(path, Loading(dtype="fp32", threads=1))
+    yield made
+    made.formats.close()
+
+
+def ask(runtime: Runtime, *said: str, tokens: int = 10, spec: str | int = "on", temperature: float = 0.0) -> Answer:
+    """`said` alternates user and assistant."""
+    messages = tuple(Message("assistant" if i % 2 else "user", text) for i, text in enumerate(said))
+    sampling = Sampling(temperature=temperature, max_tokens=tokens, seed=11)
+    request = ChatRequest(messages=messages, sampling=sampling, keep_ids=True, thinking=False, spec=spec)
+    events: list[AnyEvent] = []
+    runtime.chat(request, now_ns(), events.append, lambda: False)
+    return Answer(events)
+
+
+class Answer:
+    def __init__(self, events: list[AnyEvent]) -> None:
+        self.text = "".join(event.delta for event in events if isinstance(event, Text))
+        self.ids = [i for event in events if isinstance(event, Decode) for i in event.ids]
+        self.drafted = sum(sum(event.m) for event in events if isinstance(event, Decode))
+        start = events[0]
+        assert isinstance(start, TurnStart)
+        self.prompt_tokens, self.reused = start.prompt_tokens, start.reused
+
+    @property
+    def computed(self) -> int:
+        return self.prompt_tokens - self.reused
+
+
+def fresh(runtime: Runtime, *said: str) -> tuple[list[int], list[torch.Tensor]]:
+    """The reply's ids and the state after it, with nothing reused."""
+    runtime.forget()
+    answer = ask(runtime, *said)
+    assert answer.reused == 0
+    return answer.ids, committed(runtime)
+
+
+def committed(runtime: Runtime) -> list[torch.Tensor]:
+    """All that the state holds for good: recurrent states, windows, latent rows."""
+    state = runtime._rounds.state
+    length = int(state.length)
+    parts: list[torch.Tensor] = []
+    for cache in state.caches:
+        match cache:
+            case KDACache():
+                parts += [cache.state.clone(), cache.window.clone()]
+            case LatentCache():
+                parts.append(cache.rows[:length].clone())
+    return parts
+
+
+def same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_new_turn_prefills_only_what_is_new(runtime: Runtime) -> None:
+    runtime.forget()
+    first = ask(runtime, LONG)
+    second = ask(runtime, LONG, first.text, "and then")
+    # What came before the first reply is there already; the rest is the reply, if it reads back otherwise, and the turn.
+    assert second.reused >= first.prompt_tokens - GENERATION_PROMPT
+    assert second.computed < 120
+    found = committed(runtime)
+    ids, wanted = fresh(runtime, LONG, first.text, "and then")
+    assert second.ids == ids
+    same(found, wanted)
+
+
+def test_a_regeneration_begins_before_the_generation_prompt(runtime: Runtime) -> None:
+    runtime.forget()
+    first = ask(runtime, LONG)
+    again = ask(runtime, LONG)
+    assert 0 < again.computed < 16
+    assert again.ids == first.ids
+
+
+def test_an_edited_earlier_turn_begins_at_the_message_before_it(runtime: Runtime) -> None:
+    runtime.forget()
+    one = ask(runtime, LONG)
+    two = ask(runtime, LONG, one.text, "tell me more")
+    ask(runtime, LONG, one.text, "tell me more", two.text, "go on")
+    edited = ask(runtime, LONG, one.text, "tell me less")
+    assert edited.reused >= one.prompt_tokens - GENERATION_PROMPT
+    found = committed(runtime)
+    ids, wanted = fresh(runtime, LONG, one.text, "tell me less")
+    assert edited.ids == ids
+    same(found, wanted)
+
+
+def test_a_second_edit_still_finds_the_places_before_it(runtime: Runtime) -> None:
+    runtime.forget()
+    one = ask(runtime, LONG)
+    for text in ("first", "second", "third"):
+        edited = ask(runtime, LONG, one.text, text)
+        assert edited.reused >= one.prompt_tokens - GENERATION_PROMPT
+        found = committed(runtime)
+        assert edited.ids == ask(runtime, LONG, one.text, text).ids
+        same(found, committed(runtime))
+
+
+def test_places_of_an_abandoned_branch_are_never_resumed(runtime: Runtime) -> None:
+    """After an edit the latents beyond it are overwritten, so a snapshot from the old branch would be a chimera."""
+    runtime.forget()
+    one = ask(runtime, LONG)
+    old = ask(runtime, LONG, one.text, "a question that is long enough to be a place of its own, " * 3)
+    ask(runtime, LONG, one.text, "another question, also long enough to be a place of its own, " * 3)
+    back = ask(runtime, LONG, one.text, "a question that is long enough to be a place of its own, " * 3)
+    assert back.ids == old.ids
+    found = committed(runtime)
+    _, wanted = fresh(runtime, LONG, one.text, "a question that is long enough to be a place of its own, " * 3)
+    same(found, wanted)
+
+
+def test_a_conversation_of_several_messages_keeps_a_place_at_their_ends(runtime: Runtime) -> None:
+    runtime.forget()
+    said = [LONG, "yes " * 20, LONG + "again", "no " * 20, "last"]
+    ask(runtime, *said)
+    edited = ask(runtime, *said[:2], LONG + "otherwise")
+    start = len(runtime.prompt(ChatRequest(messages=(Message("user", LONG), Message("assistant", said[1])))).ids)
+    assert edited.reused >= start - 20
+
+
+def test_what_the_state_takes_is_planned_and_told(runtime: Runtime) -> None:
+    state, info, memory = runtime._rounds.state, runtime.info, runtime.memory
+    assert info.snapshot_bytes == state.places * state.snapshot_bytes == memory.snapshots > 0
+    assert info.state_bytes == state.state_bytes == memory.state > 0
+    assert info.kv_bytes == state.cache_bytes == memory.kv > 0
+    held = sum(
+        buffer.nbytes
+        for cache in state.caches
+        if isinstance(cache, KDACache)
+        for buffer in (cache.state, cache.window, cache.staged_states, cache.staged_inputs)
+    )
+    assert held == state.state_bytes
+
+
+def test_the_bytes_of_snapshots_stay_within_their_cap(runtime: Runtime) -> None:
+    runtime.forget()
+    said: list[str] = []
+    for turn in range(runtime._rounds.state.places + 3):
+        said.append(f"question {turn}")
+        said.append(ask(runtime, *said, tokens=2).text)
+    state = runtime._rounds.state
+    copies = [buffer for pair in state._copies.values() for buffers in pair for buffer in buffers]
+    assert sum(buffer.nbytes for buffer in copies) <= state.places * state.snapshot_bytes
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_drafting_leaves_the_text_as_it_is(runtime: Runtime, temperature: float) -> None:
+    runtime.forget()
+    plain = ask(runtime, LONG, tokens=60, spec="off", temperature=temperature)
+    runtime.forget()
+    drafted = ask(runtime, LONG, tokens=60, spec=7, temperature=temperature)
+    assert drafted.ids == plain.ids
+    assert drafted.drafted > 0 == plain.drafted
+
+
+def test_places_lie_apart_except_the_last() -> None:
+    class Appending:
+        appends_only, places = True, 0
+
+    class Recurring:
+        appends_only, places = False, 3
+
+    ends = [40, 50, 100, 200, 210]
+    assert Prefix(Appending()).places(ends, 0) == []  # type: ignore[arg-type]
+    assert Prefix(Recurring()).places(ends, 0) == [100, 200, 210]  # type: ignore[arg-type]
+    assert Prefix(Recurring()).places(ends, 190) == [210]  # type: ignore[arg-type]
+    assert Prefix(Recurring()).places([], 0) == []  # type: ignore[arg-type]
