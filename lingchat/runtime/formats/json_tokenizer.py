@@ -1,4 +1,4 @@
-"""The tokenizer of a model folder: `tokenizer.json`, with the names and flags of the files beside it.
+"""The tokenizer of a model folder: `tokenizer.json` or `tiktoken.model`, with the names and flags of the files beside it.
 
 Knows Hugging Face's file formats; the work is done by the `tokenizers` package. Must not know GGUF.
 """
@@ -15,25 +15,38 @@ from tokenizers import Tokenizer as RustTokenizer
 from lingchat.errors import ModelFileError, UnsupportedModel
 from lingchat.runtime.formats.bytelevel import token_bytes
 from lingchat.runtime.formats.special import end_ids, looks_special
+from lingchat.runtime.formats.tiktoken_tokenizer import tiktoken_rust
 from lingchat.runtime.formats.tokenizer import Tokenizer, Vocabulary
 
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 def json_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer in `folder`. Raises `ModelFileError` for files that are missing or damaged."""
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ModelFileError(f"there is no tokenizer.json in {folder}.")
-    try:
-        rust = RustTokenizer.from_file(str(path))
-    except Exception as error:  # the Rust side raises a bare Exception
-        raise ModelFileError(f"{path} cannot be read: {error}.") from error
+    """The tokenizer in `folder`. Raises `ModelFileError` for files that are missing or damaged.
+
+    `tokenizer.json` comes before `tiktoken.model`, which only folders of some families have.
+    """
+    rust = _rust(folder)
     rust.no_truncation()
     rust.no_padding()
     vocabulary = _vocabulary(folder, rust, read_json(folder / "tokenizer_config.json"))
     rust.add_special_tokens(list(vocabulary.control))  # also those that tokenizer.json does not call special
     return Tokenizer(JsonBackend(rust), vocabulary)
+
+
+def _rust(folder: Path) -> RustTokenizer:
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        try:
+            return RustTokenizer.from_file(str(path))
+        except Exception as error:  # the Rust side raises a bare Exception
+            raise ModelFileError(f"{path} cannot be read: {error}.") from error
+    if (folder / "tiktoken.model").is_file():
+        return tiktoken_rust(folder / "tiktoken.model", read_json(folder / "tokenizer_config.json"))
+    raise ModelFileError(
+        f"there is no tokenizer.json in {folder}, and no tiktoken.model either. Copy the tokenizer's files there from "
+        "where the model is published, or save one as tokenizer.json with transformers."
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:
