@@ -269,3 +269,36 @@ def test_formats_import_neither_torch_nor_transformers() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "tokenizers" in loaded
     assert not {"torch", "transformers", "numpy", "jinja2"} & set(loaded)  # jinja2 is the other process's
+
+
+class TestSuggestedSampling:
+    def test_a_folders(self, tmp_path: Path) -> None:
+        path = write_folder(tmp_path, CHATML)
+        config = {"temperature": 0.6, "top_p": 0.95, "top_k": -1, "do_sample": True, "eos_token_id": [3], "x": 1}
+        (path / "generation_config.json").write_text(json.dumps(config))
+        formats = folder(path)
+        assert formats.suggested_sampling == {"temperature": 0.6, "top_p": 0.95, "top_k": 0}
+        formats.close()
+
+    def test_a_folder_that_says_greedy(self, tmp_path: Path) -> None:
+        path = write_folder(tmp_path, CHATML)
+        (path / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.6}')
+        formats = folder(path)
+        assert formats.suggested_sampling == {"temperature": 0.0}
+        formats.close()
+
+    def test_a_gguf_files(self, metadata: dict[str, Any]) -> None:
+        suggested = {"general.sampling.temp": 0.6000000238418579, "general.sampling.top_k": 20}
+        formats = gguf({**metadata, **suggested})
+        assert formats.suggested_sampling == {"temperature": 0.6, "top_k": 20}
+        formats.close()
+
+    def test_a_file_that_does_not_say(self, default: Formats) -> None:
+        assert default.suggested_sampling == {}
+
+    @pytest.mark.parametrize("value", ["warm", 1.5, [1]])
+    def test_one_that_cannot_be_is_named(self, tmp_path: Path, value: Any) -> None:
+        path = write_folder(tmp_path, CHATML)
+        (path / "generation_config.json").write_text(json.dumps({"top_p": value}))
+        with pytest.raises(ModelFileError, match=r"top_p in .*generation_config\.json is"):
+            folder(path)
