@@ -6,6 +6,7 @@ A KDA state can be resumed only where it stands or where a snapshot was kept; th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
