@@ -1,0 +1,266 @@
+"""One measurement: a shape with random weights through the real plan, model, state, driver and rounds.
+
+Nothing is measured that a chat would not run: `check_fits` before anything is allocated, `registry.build`, prefill in
+chunks, rounds by the eager driver. Rounds have one row and no drafts: random text repeats nothing. Knows no output.
+"""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from lingchat.architectures.plan import MemoryPlan, check_fits, plan
+from lingchat.architectures.read import ModelConfig
+from lingchat.bench import roof as roofs
+from lingchat.bench.peak import PeakWatch
+from lingchat.bench.random_model import RandomModel, shape_config
+from lingchat.engines.api import Sampling
+from lingchat.errors import EngineError, UsageError
+from lingchat.events import Engine, now_ns
+from lingchat.machine import processor_name
+from lingchat.notes import Notes
+from lingchat.runtime.drafts.lookup import LookupDrafter
+from lingchat.runtime.drafts.width import Width
+from lingchat.runtime.drivers.eager import EagerDriver
+from lingchat.runtime.loading import CACHE_BYTES, PREFILL_CHUNK, free_bytes
+from lingchat.runtime.models.base import Model
+from lingchat.runtime.models.registry import build
+from lingchat.runtime.ops.torch_ops import TorchOps
+from lingchat.runtime.rounds import Rounds
+from lingchat.runtime.state import State
+from lingchat.runtime.threads import choose_threads
+
+PROVENANCE = "random weights"
+SCHEMA_VERSION = 1
+WARM_ROUNDS = 4
+PLANNED = ("weights", "kv", "state", "snapshots", "workspace", "total", "context")
+PACKAGES = ("lingchat", "torch", "triton", "fla-core")
+
+
+@dataclass(frozen=True)
+class Job:
+    """`prompt` tokens are prefilled and `new` decoded. None: the device, its precision and all layers."""
+
+    shape: str
+    dtype: str | None = None
+    device: str = "auto"
+    prompt: int = 1024
+    new: int = 256
+    layers: int | None = None
+    seed: int = 0
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What is loaded."""
+
+    ops: TorchOps
+    model: Model
+    state: State
+    driver: EagerDriver
+    rounds: Rounds
+
+
+@torch.inference_mode()
+def run(job: Job, notes: Notes) -> dict[str, Any]:
+    """Measure `job`, telling `notes` how far it is. Raises a LingchatError when it cannot be run here."""
+    device, dtype = _device(job)
+    config = shape_config(job.shape, job.layers)
+    weights = RandomModel(config, dtype, seed=job.seed, device=device, on_tensor=_progress(notes, job.shape))
+    capacity = job.prompt + job.new + 1
+    if capacity > config.context:
+        raise UsageError(
+            f"--prompt {job.prompt} and --new {job.new} are {capacity} tokens; {job.shape} holds {config.context}."
+        )
+    chunk = min(PREFILL_CHUNK[device], job.prompt)
+    memory = _plan(weights, capacity, device, chunk)
+    free = free_bytes(device)
+    check_fits(memory, free)
+    threads = choose_threads(job.threads)
+    torch.set_num_threads(threads)
+    notes.say("measuring how fast this memory can be read")
+    roof = roofs.measure(device, free)
+    if device == "cuda":
+        torch.cuda.empty_cache()  # what was measured with must not look like a part of the model
+    peak = PeakWatch(device)
+    notes.say(f"making {weights.parameters / 1e9:.2f} billion random weights ({dtype}, seed {job.seed})")
+    begin = time.perf_counter()
+    bench = _load(weights, dtype, device, capacity, chunk)
+    load_s = time.perf_counter() - begin
+    notes.clear()
+    load_peak = peak.bytes()
+    peak.restart()
+    ids = _prompt(job, config)
+    notes.say("warming up")
+    first_prefill_s = _prefill(bench, ids, WARM_ROUNDS, job.seed)
+    for _ in bench.driver.decode(Width(0, adaptive=False)):
+        pass
+    bench.state.forget()
+    notes.say(f"measuring: {job.prompt} tokens of prefill, {job.new} decoded")
+    prefill_s = _prefill(bench, ids, job.new + 1, job.seed)
+    ends, tokens = _decode(bench)
+    run_peak = peak.bytes()
+    spread = _check_logits(bench)
+    gaps = [(after - before) * 1e-6 for before, after in itertools.pairwise(ends)]
+    decode_s = (ends[-1] - ends[0]) * 1e-9
+    a_token = weights.bytes_per_token()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": "bench",
+        "provenance": PROVENANCE,
+        "shape": job.shape,
+        "architecture": config.architecture,
+        "layers": config.layers,
+        "layers_of_shape": shape_config(job.shape).layers,
+        "dtype": dtype,
+        "seed": job.seed,
+        "parameters": weights.parameters,
+        "backend": bench.ops.name,
+        "device": _device_facts(device, threads),
+        "versions": _versions(),
+        "load_s": load_s,
+        "prefill": {
+            "tokens": job.prompt,
+            "chunk": chunk,
+            "seconds": prefill_s,
+            "tokens_per_s": job.prompt / prefill_s,
+            "first_seconds": first_prefill_s,  # with everything that is compiled or tuned at first use
+        },
+        "decode": {
+            "tokens": len(gaps),
+            "seconds": decode_s,
+            "tokens_per_s": len(gaps) / decode_s,
+            "tpot_mean_ms": statistics.mean(gaps),
+            "tpot_p50_ms": _quantile(gaps, 0.50),
+            "tpot_p95_ms": _quantile(gaps, 0.95),
+            "tpot_max_ms": max(gaps),
+            "distinct_tokens": len(set(tokens)),
+            "logits_std": spread,
+        },
+        "roof": {"read_bytes_per_s": roof.read, "copy_bytes_per_s": roof.copy, "how": roof.how},
+        "weight_bytes_per_token": a_token,
+        "floor_ms": a_token / roof.read * 1e3,
+        "share_of_roof": a_token * len(gaps) / decode_s / roof.read,
+        "memory": _memory(memory, bench, load_peak, run_peak, peak.how),
+    }
+
+
+def _device(job: Job) -> tuple[str, str]:
+    """Where it runs, and in which precision: what is asked for, or the best there is."""
+    seen = torch.cuda.is_available()
+    device = job.device if job.device != "auto" else "cuda" if seen else "cpu"
+    if device == "cuda" and not seen:
+        raise EngineError("--device cuda: torch sees no GPU here. Use --device cpu, or install torch's CUDA build.")
+    dtype = job.dtype or ("bf16" if device == "cuda" else "int8")
+    if dtype == "int8" and device == "cuda":
+        raise UsageError("--dtype int8 runs on the CPU only; use bf16, fp8 or int4 on a GPU.")
+    return device, dtype
+
+
+def _plan(weights: RandomModel, capacity: int, device: str, chunk: int) -> MemoryPlan:
+    """What it will take."""
+    return plan(
+        weights.config,
+        weights.dtype,
+        capacity,
+        rows=chunk,
+        kv_bytes=CACHE_BYTES[device],
+        width=1,
+        stored={name: weights.stored_bytes(name) for name in weights.names()},
+    )
+
+
+def _load(weights: RandomModel, dtype: str, device: str, capacity: int, chunk: int) -> _Bench:
+    ops = TorchOps(dtype, device)
+    model = build(weights, ops)
+    drafter = LookupDrafter(ops)
+    state = State(model.state_spec(capacity), drafter.state_spec(capacity), ops, CACHE_BYTES[device], width=1)
+    rounds = Rounds(ops, model, state, drafter, 1, chunk)
+    return _Bench(ops, model, state, EagerDriver(ops, rounds), rounds)
+
+
+def _prompt(job: Job, config: ModelConfig) -> list[int]:
+    draw = random.Random(job.seed)
+    return [draw.randrange(config.vocab) for _ in range(job.prompt)]
+
+
+def _prefill(bench: _Bench, ids: Sequence[int], budget: int, seed: int) -> float:
+    """Begin a reply of `budget` tokens, its first token included; seconds until that one is known."""
+    begin = time.perf_counter()
+    bench.rounds.begin(ids, budget, Sampling(temperature=0.0), seed, ())
+    for _ in bench.driver.prefill(ids):
+        pass
+    bench.driver.first()
+    return time.perf_counter() - begin
+
+
+def _decode(bench: _Bench) -> tuple[list[int], list[int]]:
+    """The rest of the reply: the end of each round in ns, the begin first; and the tokens."""
+    ends, tokens = [now_ns()], []
+    for timed in bench.driver.decode(Width(0, adaptive=False)):
+        ends.append(timed.end_ns)
+        tokens += timed.record.ids
+    return ends, tokens
+
+
+def _check_logits(bench: _Bench) -> float:
+    """The spread of the last row's logits. Raises EngineError when one is no number: then nothing here counts."""
+    logits, _ = bench.model.verify(bench.rounds.row_ids, 1, bench.state)
+    if not bool(torch.isfinite(logits).all()):
+        raise EngineError("The logits are not finite, so the figures mean nothing: please report this as a bug.")
+    return float(logits.float().std())
+
+
+def _memory(memory: MemoryPlan, bench: _Bench, load_peak: int | None, run_peak: int | None, how: str) -> dict[str, Any]:
+    peaks = [peak for peak in (load_peak, run_peak) if peak is not None]
+    peak = max(peaks, default=None)
+    return {
+        "plan": {name: getattr(memory, name) for name in PLANNED},
+        "weights": bench.ops.weight_bytes(),
+        "state": bench.state.bytes(),
+        "load_peak": load_peak,
+        "run_peak": run_peak,
+        "peak": peak,
+        "peak_over_plan": None if peak is None else peak / memory.total,
+        "measured": how or "not on this system",
+    }
+
+
+def _device_facts(device: str, threads: int) -> dict[str, Any]:
+    if device == "cuda":
+        facts = torch.cuda.get_device_properties(0)
+        return {"kind": device, "name": facts.name, "memory": facts.total_memory, "cuda": torch.version.cuda}
+    return {"kind": device, "name": processor_name(), "threads": threads}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue  # an optional one, or lingchat run from its sources
+    return found
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Nearest rank."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def _progress(notes: Notes, shape: str) -> Any:
+    def on_tensor(name: str, done: int, total: int) -> None:
+        model = f"{shape} ({PROVENANCE})"
+        notes.engine(Engine(t_ns=now_ns(), phase="load", message=name, model=model, done_bytes=done, total_bytes=total))
+
+    return on_tensor
