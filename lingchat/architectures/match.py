@@ -79,10 +79,11 @@ def match(
     found = _Findings()
     held: dict[str, Held] = {}
     for canonical, as_stored in stored.items():
-        one = None
-        if layout == "int4" and is_routed_expert(canonical):
+        # A layout may leave some of the matrices that it is for unquantised.
+        packed = f"{as_stored.names[0].removesuffix('weight')}weight_packed"
+        if layout == "int4" and is_routed_expert(canonical) and packed in tensors:
             one = _packed(as_stored, tensors, read, found)
-        if one is None:
+        else:
             one = _plain(as_stored, tensors, found, fp8=layout == "fp8")
         if one is not None:
             held[canonical] = one
@@ -115,11 +116,9 @@ def _plain(stored: Stored, tensors: Mapping[str, TensorInfo], found: _Findings, 
 def _packed(
     stored: Stored, tensors: Mapping[str, TensorInfo], read: Callable[[TensorInfo], memoryview], found: _Findings
 ) -> Held | None:
-    """The three tensors of a packed weight as one of type I4; None without any of them, for the weight may be plain."""
+    """The three tensors of a packed weight as one of type I4."""
     (name,), ((rows, columns), *_) = stored.names, stored.shapes
     stem = name.removesuffix("weight")
-    if f"{stem}weight_packed" not in tensors:
-        return None
     packed = _companion(f"{stem}weight_packed", ((rows, columns // 8),), ("I32",), tensors, found)
     scales = _companion(f"{stem}weight_scale", ((rows, columns // INT4_GROUP),), _SCALE_TYPES["I4"], tensors, found)
     said = _companion(f"{stem}weight_shape", ((2,),), ("I64", "I32"), tensors, found)
