@@ -13,16 +13,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lingchat.architectures.dense import DenseConfig
-from lingchat.architectures.dense_gguf import ROPE_FREQS
-from lingchat.architectures.match import Held, match, stored_tensors
-from lingchat.architectures.read import ModelConfig, gguf_config, hf_config
+from lingchat.architectures.held import held_tensors
+from lingchat.architectures.match import Held
+from lingchat.architectures.read import ModelConfig
 from lingchat.catalog.headers import TensorInfo, read_gguf, read_safetensors_folder
 from lingchat.errors import ModelNotFound
 from lingchat.runtime.weights.raw import MappedFile, MappedTensor, RawTensor, rates
-
-# Buffers that old checkpoints saved; they follow from the configuration.
-_DERIVED = re.compile(r"^model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq$")
 
 
 class Weights:
@@ -119,13 +115,7 @@ def open_weights(path: Path | str) -> Weights:
 def _open_gguf(path: Path) -> Weights:
     header = read_gguf(path)
     files = tuple(MappedFile(part) for part in header.parts)
-
-    def read(info: TensorInfo) -> memoryview:
-        return files[info.part].view(info)
-
-    config = gguf_config(header, read)
-    derived = {ROPE_FREQS} if isinstance(config, DenseConfig) and config.rope_factors is not None else set()
-    there = {name: info for name, info in header.tensors.items() if name not in derived}
+    config, tensors = held_tensors(header, lambda info: files[info.part].view(info))
     return Weights(
         config=config,
         source="gguf",
@@ -133,18 +123,15 @@ def _open_gguf(path: Path) -> Weights:
         folder=path.parent,
         metadata=header.metadata,
         hf_config={},
-        tensors=match(path, config, stored_tensors(config, gguf=True), there, read),
+        tensors=tensors,
         files=files,
     )
 
 
 def _open_safetensors(folder: Path) -> Weights:
     header = read_safetensors_folder(folder)
-    config = hf_config(header)
     files = tuple(MappedFile(part) for part in header.parts)
-    # A tied checkpoint may hold a copy of the embedding as its head; transformers drops it, and so do we.
-    copies = {"lm_head.weight"} if config.tied else set()
-    there = {n: info for n, info in header.tensors.items() if n not in copies and not _DERIVED.match(n)}
+    config, tensors = held_tensors(header, lambda info: files[info.part].view(info))
     return Weights(
         config=config,
         source="safetensors",
@@ -152,9 +139,7 @@ def _open_safetensors(folder: Path) -> Weights:
         folder=folder,
         metadata={},
         hf_config=header.config,
-        tensors=match(
-            folder, config, stored_tensors(config, gguf=False), there, lambda info: files[info.part].view(info)
-        ),
+        tensors=tensors,
         files=files,
     )
 
