@@ -16,15 +16,17 @@ from typing import Any
 
 from lingchat.arguments import Parser
 from lingchat.catalog import fetch, models, seen
-from lingchat.catalog.about import NFC, About, look
-from lingchat.catalog.headers import read_gguf, read_safetensors_folder
+from lingchat.catalog.about import About, look
 from lingchat.catalog.store import Progress
 from lingchat.config import paths
-from lingchat.errors import EXIT_INVALID, LingchatError, ModelNotFound, UsageError
+from lingchat.errors import LingchatError, UsageError
 from lingchat.events import Engine, now_ns
+from lingchat.models_inspect import brief, facts, inspect, size
 from lingchat.notes import Notes
 from lingchat.visible import visible, visible_line
 
+# Of what is known about a model: told under another name, or for the judgement alone.
+_OWN_WORDS = ("path", "nbytes", "why_not", "host_bytes", "gpu_bytes")
 ACTIONS = ("list", "show", "add", "rm", "inspect")
 SCHEMA_VERSION = 1
 _SOURCES = {
@@ -52,7 +54,11 @@ def parser() -> Parser:
             "make a model known: a file, a folder, a wheel with one, or one of the hub",
         ),
         ("rm", "NAME", "forget a model; delete its file only if lingchat stored it itself"),
-        ("inspect", "PATH", "what a model's files say, key by key; exit 3 when it cannot run here"),
+        (
+            "inspect",
+            "PATH",
+            "what a model's files or a config.json alone say, and what would fit; exit 3 when it cannot run",
+        ),
     ):
         sub = actions.add_parser(action, help=text, description=text)
         if what is not None:
@@ -114,7 +120,7 @@ def _list(as_json: bool) -> int:
     if as_json:
         _json({"schema_version": SCHEMA_VERSION, "models": told})
         return 0
-    lines = [(m["name"], _size(m["bytes"]), _kind(m), _SOURCES[m["source"]], _runs(m)) for m in told]
+    lines = [(m["name"], size(m["bytes"]), _kind(m), _SOURCES[m["source"]], _runs(m)) for m in told]
     _table(("MODEL", "SIZE", "KIND", "FROM", "RUNS HERE"), lines)
     return 0
 
@@ -130,7 +136,7 @@ def _told(row: models.Row, about: About | None) -> dict[str, Any]:
         "present": row.path.exists() and not row.why_not,
     }
     if about is not None:
-        told |= {key: value for key, value in asdict(about).items() if key not in ("path", "nbytes", "why_not")}
+        told |= {key: value for key, value in asdict(about).items() if key not in _OWN_WORDS}
         told |= {"bytes": about.nbytes, "runs": about.runs, "why_not": about.why_not}
     elif row.source == "default":
         note = f"fetched on first use ({default.wheel_bytes / 1e6:.0f} MB, wheel {default.wheel})"
@@ -161,26 +167,14 @@ def _show(name: str, as_json: bool) -> int:
         _json({"schema_version": SCHEMA_VERSION, **told})
         return 0
     pairs = [("name", told["name"]), ("from", _SOURCES[told["source"]]), ("path", told["path"])]
-    pairs += [("size", _size(told["bytes"])), ("runs here", _runs(told))]
+    pairs += [("size", size(told["bytes"])), ("runs here", _runs(told))]
     if about is not None:
-        pairs += _facts(about)
+        pairs += facts(about)
     if row.source == "default":
         pairs += [("state", told["state"]), ("wheel", fetch.DEFAULT.wheel), ("sha256", fetch.DEFAULT.sha256)]
         pairs += [("licence", "Apache-2.0"), ("note", "a small demonstration model; use your own with -m")]
     _pairs(pairs)
     return 0
-
-
-def _facts(about: About) -> list[tuple[str, str]]:
-    return [
-        ("title", about.title),
-        ("format", about.format),
-        ("architecture", about.architecture),
-        ("quantisation", about.quantization),
-        ("parameters", f"{about.parameters / 1e6:,.1f} million" if about.parameters else ""),
-        ("context", f"{about.context} tokens" if about.context else ""),
-        ("chat template", "yes" if about.chat_template else "no" if about.problem != "damaged" else ""),
-    ]
 
 
 # add and inspect
@@ -212,62 +206,15 @@ def _add(what: str, as_json: bool) -> int:
 
 
 def _inspect(path: Path, as_json: bool) -> int:
-    if not path.exists():
-        path = models.named(str(path)).path
-    if not path.exists():
-        raise ModelNotFound(f"{path}: no such file or folder.")
-    path = models.model_path(path)
-    about = look(path)
-    keys, types, count = _contents(path)
-    told = {**asdict(about), "path": str(path), "tensors": count, "types": types, "keys": keys}
+    found = inspect(path)
     if as_json:
-        _json({"schema_version": SCHEMA_VERSION, **told})
+        _json({"schema_version": SCHEMA_VERSION, **found.told})
     else:
-        verdict = "yes" if about.runs else f"no: {about.why_not}"
-        pairs = [("path", str(path)), ("runs here", verdict), ("size", _size(about.nbytes)), *_facts(about)]
-        pairs += [("tensors", f"{count}: " + ", ".join(f"{n} {kind}" for kind, n in types.items()))] if count else []
-        pairs += _text_facts(keys)
-        _pairs(pairs)
-        if keys:
+        _pairs(found.pairs)
+        if found.keys:
             print()
-            _pairs([(key, _brief(value)) for key, value in keys.items()])
-    return EXIT_INVALID if about.problem in ("damaged", "unsupported") else 0
-
-
-def _contents(path: Path) -> tuple[dict[str, Any], dict[str, int], int]:
-    """Keys, tensors by type and their number; empty when the files cannot be read, which `About` has said by then."""
-    try:
-        if path.is_dir():
-            folder = read_safetensors_folder(path)
-            keys, tensors = folder.config, folder.tensors
-        else:
-            file = read_gguf(path)
-            keys, tensors = file.metadata, file.tensors
-    except LingchatError:
-        return {}, {}, 0
-    types: dict[str, int] = {}
-    for tensor in tensors.values():
-        types[tensor.type] = types.get(tensor.type, 0) + 1
-    return {key: _plain(value) for key, value in keys.items()}, types, len(tensors)
-
-
-def _text_facts(keys: dict[str, Any]) -> list[tuple[str, str]]:
-    """How a GGUF's text is split, and the normalisation that the format does not state."""
-    if "tokenizer.ggml.model" not in keys:
-        return []
-    pre = keys.get("tokenizer.ggml.pre") or "default"
-    form = "NFC, as its family does; the file does not say" if pre in NFC else "none"
-    return [("tokenizer", f"{keys['tokenizer.ggml.model']}, split `{pre}`"), ("normalisation", form)]
-
-
-def _plain(value: Any) -> Any:
-    """A vocabulary becomes its length: nobody reads 49,152 tokens here."""
-    return f"[{len(value)} values]" if isinstance(value, list) and len(value) > 16 else value
-
-
-def _brief(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+            _pairs([(key, brief(value)) for key, value in found.keys.items()])
+    return found.exit_code
 
 
 # output
@@ -284,12 +231,6 @@ def _say(told: dict[str, Any], as_json: bool) -> int:
 def _json(value: dict[str, Any]) -> None:
     # A lone surrogate of a strange file name cannot be written as UTF-8: ASCII escapes can.
     print(json.dumps(value, indent=1))
-
-
-def _size(nbytes: int) -> str:
-    if not nbytes:
-        return "–"
-    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
 
 
 def _pairs(pairs: list[tuple[str, str]]) -> None:

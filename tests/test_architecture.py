@@ -40,12 +40,12 @@ FLOORS: list[tuple[str, ...]] = [
     ("engines",),
     ("chat", "opening", "ticking"),
     ("bench",),
-    ("headless", "doctor", "models_cli", "stats_cli", "config_cli", "sessions_cli", "ui"),
+    ("headless", "doctor", "models_cli", "models_inspect", "stats_cli", "config_cli", "sessions_cli", "ui"),
     ("cli",),
     ("__main__",),
 ]
 TORCH = {"torch", "triton", "flashinfer"}
-MAY_USE_TORCH = ("kernels", "runtime.ops.torch_ops", "runtime.engine", "runtime.loading", "bench")
+MAY_USE_TORCH = ("kernels", "runtime.ops.torch_", "runtime.engine", "runtime.loading", "bench")
 
 
 def modules() -> dict[str, Path]:

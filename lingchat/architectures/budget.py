@@ -6,7 +6,7 @@ Knows no machine and no file: what fits where is `plan.py`'s matter.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from lingchat.architectures import dense_names, hybrid_names, states
@@ -50,9 +50,14 @@ def share(config: ModelConfig, name: str) -> float:
     return 1.0
 
 
-def weight_bytes_per_token(config: ModelConfig, element_bytes: float = BF16) -> int:
-    """Bytes of weights that one decoded token reads, `element_bytes` a parameter."""
-    return round(active_parameters(config) * element_bytes)
+def weight_bytes_per_token(config: ModelConfig, stored: Mapping[str, int] | None = None) -> int:
+    """Bytes of weights that one decoded token reads: in bf16, or as `stored`, the bytes of a file's tensors by
+    canonical name (those of a drafting layer are not read)."""
+    if stored is None:
+        return active_parameters(config) * BF16
+    drafting = f"layers.{config.layers}."
+    read = (n * share(config, name) for name, n in stored.items() if not name.startswith(drafting))
+    return round(sum(read))
 
 
 def state_bytes(config: ModelConfig) -> int:

@@ -162,7 +162,7 @@ def _judged(path: Path, header: GGUFHeader | SafetensorsHeader, why_not: str, pr
         return _Verdict(why_not, problem)
     try:
         if isinstance(header, GGUFHeader):
-            return _Verdict(config=gguf_config(header, lambda info: _bytes(header, info)))
+            return _Verdict(config=gguf_config(header, lambda info: tensor_bytes(header, info)))
         return _Verdict(config=hf_config(header))
     except UnsupportedModel as error:
         return _Verdict(_short(path, error), "unsupported")
@@ -170,7 +170,8 @@ def _judged(path: Path, header: GGUFHeader | SafetensorsHeader, why_not: str, pr
         return _Verdict(_short(path, error), "damaged")
 
 
-def _bytes(header: GGUFHeader, info: TensorInfo) -> memoryview:
+def tensor_bytes(header: GGUFHeader | SafetensorsHeader, info: TensorInfo) -> memoryview:
+    """What a file holds of one tensor."""
     with header.parts[info.part].open("rb") as file:
         file.seek(info.offset)
         return memoryview(file.read(info.nbytes))

@@ -14,6 +14,7 @@ from make_models import write_gguf
 
 from lingchat import models_cli
 from lingchat.catalog import fetch, hub, models, own
+from lingchat.catalog.about import NFC
 from lingchat.catalog.models import resolve
 from lingchat.config import paths
 from lingchat.errors import ConfigError, ModelFileError, ModelNotFound, UnsupportedModel, UsageError
@@ -278,7 +279,7 @@ def test_inspect(capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny: Path)
     assert models_cli.main(["inspect", str(qwen)]) == 0
     text = capsys.readouterr().out
     pre = json.loads(json.dumps(told(capsys, "inspect", str(qwen))["keys"]))["tokenizer.ggml.pre"]
-    assert ("NFC" in text) == (pre in models_cli.NFC)
+    assert ("NFC" in text) == (pre in NFC)
     torn = tmp_path / "torn.gguf"
     torn.write_bytes(tiny.read_bytes()[:-10])
     assert models_cli.main(["inspect", str(torn)]) == 3

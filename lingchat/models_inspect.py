@@ -1,0 +1,244 @@
+"""What `lingchat models inspect` tells: a model's files key by key, its numbers, and whether it fits into this machine.
+
+A path may be a GGUF file, a folder with weights, or a config.json alone (itself, or a folder without weights). Every
+tensor is found and checked as the engine does it, and nothing is loaded. Returns values; prints nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lingchat.architectures import budget
+from lingchat.architectures.held import held_tensors
+from lingchat.architectures.hybrid import HybridConfig
+from lingchat.architectures.plan import RESERVE, MemoryPlan, what_fits
+from lingchat.architectures.read import ModelConfig, hf_config_alone
+from lingchat.architectures.resident import Stored
+from lingchat.architectures.usual import usual_plan
+from lingchat.architectures.variants import estimated_bytes
+from lingchat.catalog import memory, models
+from lingchat.catalog.about import NFC, About, look, tensor_bytes
+from lingchat.catalog.header_checks import json_object, read_bytes
+from lingchat.catalog.headers import read_gguf, read_safetensors_folder
+from lingchat.errors import EXIT_INVALID, LingchatError, ModelNotFound
+
+Pairs = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """`told` for programs; `pairs` for people, and the file's own `keys` behind them."""
+
+    told: dict[str, Any]
+    pairs: Pairs
+    keys: dict[str, Any]
+    exit_code: int
+
+
+def inspect(path: Path) -> Inspected:
+    """Raises `ModelNotFound` where there is nothing; what is wrong with what there is, is told and not raised."""
+    if not path.exists():
+        path = models.named(str(path)).path
+    if not path.exists():
+        raise ModelNotFound(f"{path}: no such file or folder.")
+    alone = _config_alone(path)
+    return _inspect_config(alone) if alone is not None else _inspect_model(models.model_path(path))
+
+
+def _config_alone(path: Path) -> Path | None:
+    """The config.json that a path means where no weights are meant; None for a model's path."""
+    if path.is_file():
+        return path if path.suffix == ".json" else None
+    config = path / "config.json"
+    weights = any(True for pattern in ("*.safetensors*", "*.gguf", "*.bin") for _ in path.glob(pattern))
+    return config if config.is_file() and not weights else None
+
+
+def _inspect_config(path: Path) -> Inspected:
+    keys: dict[str, Any] = {}
+    try:
+        keys = json_object(path, read_bytes(path))
+        config = hf_config_alone(str(path), keys)
+    except LingchatError as error:
+        return _broken(path, keys, error)
+    stored = estimated_bytes(config, config.quantization) if isinstance(config, HybridConfig) else None
+    told, pairs = _numbers(config, stored)
+    about = {"path": str(path), "format": "config", "architecture": config.architecture, "context": config.context}
+    shown = {key: _plain(value) for key, value in keys.items()}
+    head = [
+        ("path", str(path)),
+        ("runs here", "a configuration without weights"),
+        ("architecture", config.architecture),
+    ]
+    return Inspected({**about, **told, "keys": shown}, [*head, *pairs], shown, 0)
+
+
+def _broken(path: Path, keys: dict[str, Any], error: LingchatError) -> Inspected:
+    shown = {key: _plain(value) for key, value in keys.items()}
+    told = {"path": str(path), "format": "config", "keys": shown, "fits": False, "error": _error(error)}
+    return Inspected(told, [("path", str(path)), ("runs here", f"no: {error}")], shown, EXIT_INVALID)
+
+
+def _inspect_model(path: Path) -> Inspected:
+    about = look(path)
+    keys, types, count = _contents(path)
+    told: dict[str, Any] = {**asdict(about), "path": str(path), "tensors": count, "types": types, "keys": keys}
+    pairs: Pairs = []
+    error: LingchatError | None = None
+    try:
+        config, stored = _opened(path)
+    except LingchatError as failure:
+        error = failure
+        told |= {"fits": False, "error": _error(failure)}
+        told["problem"] = about.problem or "damaged"
+        told["why_not"] = about.why_not or str(failure)
+    else:
+        numbers, pairs = _numbers(config, stored)
+        told |= numbers | {"architecture": about.architecture}
+    broken = error is not None or about.problem in ("damaged", "unsupported")
+    verdict = "yes" if about.runs and error is None else f"no: {told['why_not']}"
+    head = [("path", str(path)), ("runs here", verdict), ("size", size(about.nbytes)), *facts(about)]
+    head += [("tensors", f"{count}: " + ", ".join(f"{n} {kind}" for kind, n in types.items()))] if count else []
+    return Inspected(told, [*head, *_text_facts(keys), *pairs], keys, EXIT_INVALID if broken else 0)
+
+
+def _opened(path: Path) -> tuple[ModelConfig, Stored]:
+    """Configuration and bytes of the tensors, by canonical name; every tensor is found and checked."""
+    header = read_safetensors_folder(path) if path.is_dir() else read_gguf(path)
+    config, tensors = held_tensors(header, lambda info: tensor_bytes(header, info))
+    return config, {name: held.nbytes for name, held in tensors.items()}
+
+
+def _error(error: LingchatError) -> dict[str, str]:
+    return {"code": error.code, "message": str(error)}
+
+
+# numbers
+
+
+def _numbers(config: ModelConfig, stored: Stored | None) -> tuple[dict[str, Any], Pairs]:
+    """What follows from the configuration and the bytes of its tensors, for programs and for people."""
+    told: dict[str, Any] = {
+        "architecture": config.architecture,
+        "parameters": budget.parameters(config),
+        "parameters_with_mtp": budget.parameters_with_mtp(config),
+        "active_parameters": budget.active_parameters(config),
+        "weight_bytes_per_token": budget.weight_bytes_per_token(config, stored),
+        "state_bytes": budget.state_bytes(config),
+        "window_bytes": budget.window_bytes(config),
+        "cache_bytes_per_token": budget.cache_bytes_per_token(config),
+    }
+    gpu = memory.gpu_free_memory()
+    device, free = ("cpu", memory.free_memory()) if gpu is None else ("cuda", gpu)
+    planned = usual_plan(config, device, free, stored)
+    assert planned.asked is not None
+    fits = planned.total + RESERVE <= free
+    instead = None if fits else what_fits(planned, free)
+    told |= {
+        "fits": fits,
+        "would_fit": instead.name if instead is not None else None,
+        "plan": {
+            "device": device,
+            "dtype": planned.asked.dtype,
+            "context": planned.context,
+            "weights": planned.weights,
+            "state": planned.state,
+            "snapshots": planned.snapshots,
+            "cache": planned.kv,
+            "workspace": planned.workspace,
+            "process": RESERVE,
+            "total": planned.total + RESERVE,
+            "free": free,
+        },
+    }
+    drafting = told["parameters_with_mtp"] - told["parameters"]
+    with_mtp = f", and {drafting / 1e9:.3f} billion of a drafting layer" if drafting else ""
+    windows = f", and {size(told['window_bytes'])} of convolution inputs" if told["state_bytes"] else ""
+    verdict = "yes" if fits else "no" if instead is None else f"no; {instead.name} would fit"
+    pairs = [
+        ("in all", f"{told['parameters'] / 1e9:.3f} billion parameters{with_mtp}"),
+        (
+            "a token",
+            f"{told['active_parameters'] / 1e9:.3f} billion, {size(told['weight_bytes_per_token'])} of weights",
+        ),
+        ("state", f"{size(told['state_bytes'])}{windows}" if told["state_bytes"] else ""),
+        ("cache", f"{told['cache_bytes_per_token']:,} bytes a token in bf16"),
+        ("memory", _memory(planned, device)),
+        ("fits", f"{verdict}; {size(free)} of {'memory' if device == 'cpu' else 'GPU memory'} are free"),
+    ]
+    return told, pairs
+
+
+def _memory(planned: MemoryPlan, device: str) -> str:
+    assert planned.asked is not None
+    parts = [
+        f"weights {size(planned.weights)}",
+        f"state {size(planned.state + planned.snapshots)}" if planned.state else "",
+        f"{'latents' if planned.state else 'context'} of {planned.context:,} tokens {size(planned.kv)}",
+        f"workspace {size(planned.workspace + RESERVE)}",
+    ]
+    where = f"{planned.asked.dtype} on {'the processor' if device == 'cpu' else 'the GPU'}"
+    return f"{size(planned.total + RESERVE)} in {where}: {', '.join(part for part in parts if part)}"
+
+
+# a file's own words
+
+
+def facts(about: About) -> Pairs:
+    """What a model's files say of it; an empty text is not shown."""
+    return [
+        ("title", about.title),
+        ("format", about.format),
+        ("architecture", about.architecture),
+        ("quantisation", about.quantization),
+        ("parameters", f"{about.parameters / 1e6:,.1f} million" if about.parameters else ""),
+        ("context", f"{about.context} tokens" if about.context else ""),
+        ("chat template", "yes" if about.chat_template else "no" if about.problem != "damaged" else ""),
+    ]
+
+
+def _contents(path: Path) -> tuple[dict[str, Any], dict[str, int], int]:
+    """Keys, tensors by type and their number; empty when the files cannot be read, which `About` has said by then."""
+    try:
+        if path.is_dir():
+            folder = read_safetensors_folder(path)
+            keys, tensors = folder.config, folder.tensors
+        else:
+            file = read_gguf(path)
+            keys, tensors = file.metadata, file.tensors
+    except LingchatError:
+        return {}, {}, 0
+    types: dict[str, int] = {}
+    for tensor in tensors.values():
+        types[tensor.type] = types.get(tensor.type, 0) + 1
+    return {key: _plain(value) for key, value in keys.items()}, types, len(tensors)
+
+
+def _text_facts(keys: dict[str, Any]) -> Pairs:
+    """How a GGUF's text is split, and the normalisation that the format does not state."""
+    if "tokenizer.ggml.model" not in keys:
+        return []
+    pre = keys.get("tokenizer.ggml.pre") or "default"
+    form = "NFC, as its family does; the file does not say" if pre in NFC else "none"
+    return [("tokenizer", f"{keys['tokenizer.ggml.model']}, split `{pre}`"), ("normalisation", form)]
+
+
+def _plain(value: Any) -> Any:
+    """A vocabulary becomes its length: nobody reads 49,152 tokens here."""
+    return f"[{len(value)} values]" if isinstance(value, list) and len(value) > 16 else value
+
+
+def brief(value: Any) -> str:
+    """A key's value in one line."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def size(nbytes: int) -> str:
+    """Bytes for people."""
+    if not nbytes:
+        return "–"
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
