@@ -108,6 +108,7 @@ class Runtime:
         """Seconds of one pass over `n_rows` rows."""
         begin = now_ns()
         self._model.verify(self._rounds.row_ids, n_rows, self._rounds.state)
+        self._ops.wait()
         return (now_ns() - begin) * 1e-9
 
     def prompt(self, request: ChatRequest) -> Prompt:

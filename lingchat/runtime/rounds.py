@@ -76,8 +76,10 @@ class Rounds:
 
     def draft(self, limit: int) -> int:
         """Propose up to `limit` tokens; the number of rows that `verify` has to compute."""
-        self._drafter.propose(self.cursor, self._sampler, min(limit, self.width - 1), self.state, self._draft)
-        return self._ops.draft_rows(self.cursor, self._draft, self._ids)
+        limit = min(limit, self.width - 1)
+        self._drafter.propose(self.cursor, self._sampler, limit, self.state, self._draft)
+        # Where the host does not know how many there are, it still knows the limit.
+        return min(self._ops.draft_rows(self.cursor, self._draft, self._ids), limit + 1)
 
     def verify(self, n_rows: int) -> None:
         """Run the model over anchor and drafts, keep what holds, make it permanent, hand it to the ring."""

@@ -261,6 +261,9 @@ class Ops(Protocol):
         """A layer's experts: one tensor with the experts in front, or one a expert. Quantised ones stay as they are."""
 
     def weight_bytes(self) -> int: ...
+    def wait(self) -> None:
+        """Until all queued work is done. For measurements at load only: nothing on the decode path waits."""
+
 
     # the model
     def rows(self, ids: Buffer, count: int, length: Buffer, rotation: Rotation | None) -> Rows:

@@ -17,8 +17,8 @@ from lingchat.kernels import attention as attn
 from lingchat.kernels import gemv, kda, mla, moe, norm, quant
 from lingchat.kernels import lookup as lookup_kernel
 from lingchat.kernels import rounds as round_kernel
-from lingchat.kernels.rows import sigmoid
 from lingchat.kernels.sample import NEG_INF, Filters
+from lingchat.runtime.ops import torch_mixers as mixers
 from lingchat.runtime.ops.protocol import (
     AttentionShape,
     BufferSpec,
@@ -37,6 +37,7 @@ from lingchat.runtime.ops.protocol import (
     RouteShape,
     SamplerSpec,
 )
+from lingchat.runtime.ops.torch_mixers import Rows
 
 Weight = gemv.DenseWeight | gemv.Int8Weight | gemv.PackedWeight
 
@@ -51,15 +52,6 @@ class _Residual:
             self.x = self.x + part
         self.waiting.clear()
         return self.x
-
-
-@dataclass(frozen=True)
-class _Rows:
-    ids: torch.Tensor  # int32 [T]
-    positions: torch.Tensor  # int64 [T]
-    start: int  # first position; -1 where the host does not know it
-    table: torch.Tensor | None  # rotations, complex64 [T, 1, dim / 2]; None where nothing is rotated
-    adjacent: bool
 
 
 @dataclass(frozen=True)
@@ -162,14 +154,18 @@ class TorchOps:
     def weight_bytes(self) -> int:
         return sum(weight.nbytes for weight in self._weights)
 
+    def wait(self) -> None:
+        if not self.on_host:
+            torch.cuda.synchronize(self.device)
+
     # the model
 
-    def rows(self, ids: torch.Tensor, count: int, length: torch.Tensor, rotation: Rotation | None) -> _Rows:
+    def rows(self, ids: torch.Tensor, count: int, length: torch.Tensor, rotation: Rotation | None) -> Rows:
         positions = length + torch.arange(count, device=self.device)
         start = int(length) if self.on_host else -1
         if rotation is None:
-            return _Rows(ids[:count], positions, start, None, False)
-        return _Rows(ids[:count], positions, start, self._rotations(rotation, positions, start), rotation.adjacent)
+            return Rows(ids[:count], positions, start, None, False)
+        return Rows(ids[:count], positions, start, self._rotations(rotation, positions, start), rotation.adjacent)
 
     def _rotations(self, rotation: Rotation, positions: torch.Tensor, start: int) -> torch.Tensor:
         if start < 0:
@@ -182,7 +178,7 @@ class TorchOps:
             self._tables[rotation] = table
         return table[start:end]
 
-    def embed(self, table: Weight, rows: _Rows) -> _Residual:
+    def embed(self, table: Weight, rows: Rows) -> _Residual:
         return _Residual(table.table(rows.ids))
 
     def norm_project(self, x: _Residual, weight_norm: torch.Tensor, eps: float, weight: Weight) -> torch.Tensor:
@@ -195,75 +191,17 @@ class TorchOps:
         k_norm: torch.Tensor | None,
         shape: AttentionShape,
         cache: KVCache,
-        rows: _Rows,
+        rows: Rows,
     ) -> torch.Tensor:
-        count = qkv.shape[0]
-        heads, groups, width = shape.heads, shape.kv_heads, shape.head_dim
-        q, k, v = qkv.view(count, heads + 2 * groups, width).split((heads, groups, groups), dim=1)
-        if q_norm is not None and k_norm is not None:
-            q, k = norm.rms_norm(q, q_norm, shape.eps), norm.rms_norm(k, k_norm, shape.eps)
-        q, k = self._rotated(q, rows), self._rotated(k, rows)
-        if rows.start < 0:
-            cache.keys.index_copy_(1, rows.positions, k.transpose(0, 1).to(cache.keys.dtype))
-            cache.values.index_copy_(1, rows.positions, v.transpose(0, 1).to(cache.values.dtype))
-            return attn.attend_masked(q, cache.keys, cache.values, rows.positions)
-        end = rows.start + count
-        cache.keys[:, rows.start : end] = k.transpose(0, 1)
-        cache.values[:, rows.start : end] = v.transpose(0, 1)
-        attend = attn.attend_rows if count <= self.max_width else attn.attend_chunk
-        return attend(q, cache.keys, cache.values, rows.start)
-
-    @staticmethod
-    def _rotated(x: torch.Tensor, rows: _Rows) -> torch.Tensor:
-        return x if rows.table is None else attn.rotate(x, rows.table, rows.adjacent)
+        return mixers.attention(qkv, q_norm, k_norm, shape, cache, rows)
 
     def latent_attention(
-        self, projected: torch.Tensor, weights: LatentWeights, shape: LatentShape, cache: LatentCache, rows: _Rows
+        self, projected: torch.Tensor, weights: LatentWeights, shape: LatentShape, cache: LatentCache, rows: Rows
     ) -> torch.Tensor:
-        count, heads = projected.shape[0], shape.heads
-        wide = shape.nope + shape.rope
-        parts = [shape.q_rank or heads * wide, shape.rank, shape.rope, heads if shape.gated else 0]
-        q, latent, key, gate = projected.split(parts, dim=1)
-        if weights.q_up is not None:
-            q = gemv.project(norm.rms_norm(q, weights.q_norm, shape.eps), weights.q_up)
-        plain, turned = q.view(count, heads, wide).split((shape.nope, shape.rope), dim=2)
-        keys, values = weights.up
-        queries = torch.cat((mla.absorb(plain, keys), self._rotated(turned, rows)), dim=2)
-        key = self._rotated(key[:, None], rows)[:, 0]
-        row = torch.cat((norm.rms_norm(latent, weights.kv_norm, shape.eps), key), dim=1).to(cache.rows.dtype)
-        if rows.start < 0:
-            cache.rows.index_copy_(0, rows.positions, row)
-            mixed = mla.attend_masked(queries, cache.rows, rows.positions, shape.scale, shape.rank)
-        else:
-            cache.rows[rows.start : rows.start + count] = row
-            attend = mla.attend_rows if count <= self.max_width else mla.attend_chunk
-            mixed = attend(queries, cache.rows, rows.start, shape.scale, shape.rank)
-        out = mla.expand(mixed, values)
-        if shape.gated:
-            out = out * sigmoid(gate)[:, :, None]
-        return out.reshape(count, -1)
+        return mixers.latent_attention(projected, weights, shape, cache, rows)
 
     def kda(self, projected: torch.Tensor, weights: KDAWeights, shape: KDAShape, cache: KDACache) -> torch.Tensor:
-        heads, width = shape.heads, shape.heads * shape.head_dim
-        side = shape.rank or width
-        qkv, f, u, b = projected.split((3 * width, side, side, heads), dim=1)
-        if weights.f_up is not None and weights.g_up is not None:
-            f, u = gemv.project(f, weights.f_up), gemv.project(u, weights.g_up)
-        # Rounded as the window keeps them, so that a row sees the same inputs whichever pass they came in.
-        inputs = torch.cat((cache.window, qkv.to(cache.window.dtype)))
-        mixed = kda.conv_silu(inputs, weights.conv).view(-1, 3, heads, shape.head_dim)
-        q = kda.l2_normalize(mixed[:, 0]) * shape.head_dim**-0.5
-        k, v = kda.l2_normalize(mixed[:, 1]), mixed[:, 2]
-        decay = kda.log_decay(f, weights.rate, weights.dt_bias, shape.gate, shape.lower_bound)
-        beta = sigmoid(b)
-        if len(projected) <= cache.staged_states.shape[0]:
-            out, states = kda.recurrent(q, k, v, decay, beta, cache.state)
-        else:
-            chunked = kda.chunked_fla if self._fla else kda.chunked
-            out, final = chunked(q, k, v, decay, beta, cache.state)
-            states = final[None]
-        kda.stage(cache.staged_states, cache.staged_inputs, states, inputs)
-        return kda.gated_norm(out, weights.norm, shape.eps, u)
+        return mixers.delta_attention(projected, weights, shape, cache, kda.chunked_fla if self._fla else kda.chunked)
 
     def project_out(self, x: _Residual, mixed: torch.Tensor, weight: Weight) -> None:
         x.waiting.append(gemv.project(mixed, weight))
@@ -333,7 +271,7 @@ class TorchOps:
         return x.settle().clone()
 
     def head(
-        self, x: _Residual, weight_norm: torch.Tensor, eps: float, weight: Weight, rows: _Rows, last_only: bool
+        self, x: _Residual, weight_norm: torch.Tensor, eps: float, weight: Weight, rows: Rows, last_only: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         whole = x.settle()
         hidden = norm.rms_norm(whole[-1:] if last_only else whole, weight_norm, eps)
