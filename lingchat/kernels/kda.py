@@ -91,73 +91,67 @@ def chunked(
     beta: torch.Tensor,
     state: torch.Tensor,
     chunk: int = 64,
-    sub: int = 16,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for many rows, `chunk` at a time (WY form of DeltaNet, Yang et al. 2024) -> out, the final state.
+    """The same for many rows, `chunk` at a time, a power of two -> out [T, H, V], the final state [H, K, V].
 
     With D(i, j) the decay of rows j + 1 .. i and u_i = beta_i e_i, a chunk's errors solve the lower triangular
-    u_i + beta_i sum_{j<i} (k_i . D(i, j) k_j) u_j = beta_i (v_i - (D(i, 0) k_i)^T S).
+    u_i + beta_i sum_{j<i} (k_i . D(i, j) k_j) u_j = beta_i (v_i - (D(i, 0) k_i)^T S) (DeltaNet's chunks, Yang et al. 2024).
     """
     heads_first = [x.transpose(0, 1) for x in (q, k, v, g)]
+    parts = [x.split(chunk, dim=1) for x in (*heads_first, beta.t())]
     outs = []
-    for some in zip(*(x.split(chunk, dim=1) for x in heads_first), beta.t().split(chunk, dim=1), strict=True):
-        out, state = _chunk(*some, state, sub)
+    for some in zip(*parts, strict=True):
+        out, state = _chunk(*some, state)
         outs.append(out)
     return torch.cat(outs, dim=1).transpose(0, 1).contiguous(), state
 
 
 def _chunk(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    state: torch.Tensor,
-    sub: int,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One chunk: q, k, g [H, C, K], v [H, C, V], beta [H, C]; the decays from and to its ends are sums of one sign."""
+    """One chunk: q, k, g [H, C, K], v [H, C, V], beta [H, C]."""
+    rows = q.shape[1]
+    missing = (1 << (rows - 1).bit_length()) - rows
+    if missing:  # rows that write nothing and forget nothing
+        q, k, v, g = (F.pad(x, (0, 0, 0, missing)) for x in (q, k, v, g))
+        beta = F.pad(beta, (0, missing))
     since_start = g.cumsum(1).exp()
-    to_end = _after(g).exp()
-    among_keys, among_queries = _decayed_products(q, k, g, sub)
+    among_keys, among_queries = _decayed_products(q, k, g)
     errors = beta[:, :, None] * (v - (k * since_start) @ state)
-    among_keys = beta[:, :, None] * among_keys.tril(-1)
+    among_keys = beta[:, :, None] * among_keys
     written = torch.linalg.solve_triangular(among_keys, errors, upper=False, unitriangular=True)
-    out = (q * since_start) @ state + among_queries.tril() @ written
-    return out, state * since_start[:, -1, :, None] + (k * to_end).transpose(1, 2) @ written
+    out = (q * since_start) @ state + among_queries @ written
+    final = state * since_start[:, -1, :, None] + (k * _after(g).exp()).transpose(1, 2) @ written
+    return out[:, :rows], final
 
 
 def _after(g: torch.Tensor) -> torch.Tensor:
-    """Sum of the rows after each row, [H, C, K]; 0 for the last. Summed, not subtracted: nothing cancels."""
-    reversed_sums = g.flip(1).cumsum(1).flip(1)
-    return F.pad(reversed_sums[:, 1:], (0, 0, 0, 1))
+    """Sum of the rows after each row, [.., C, K]; 0 for the last."""
+    return F.pad(g.flip(-2).cumsum(-2).flip(-2)[..., 1:, :], (0, 0, 0, 1))
 
 
-def _decayed_products(q: torch.Tensor, k: torch.Tensor, g: torch.Tensor, sub: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """k_i . D(i, j) k_j and q_i . D(i, j) k_j for j <= i, each [H, C, C]; what stands above the diagonal is unused.
+def _decayed_products(q: torch.Tensor, k: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """k_i . D(i, j) k_j for j < i and q_i . D(i, j) k_j for j <= i, each [H, C, C], 0 elsewhere; C a power of two.
 
-    No exponent is above 0. A block below the diagonal divides the decay at the first row of its rows: both factors
-    are decays. Within a diagonal block there is no such row, and every pair's decay is summed on its own.
+    The C rows are halved, the halves halved, and so on: for i in a second half and j in its first, D(i, j) is the
+    decay from the middle to i times the decay from j to the middle. Each is the exponential of a sum of numbers of one
+    sign, so none is above 1 however far the decays go, and nothing cancels as in a difference of running sums.
     """
-    heads, rows, _ = k.shape
-    both = k.new_zeros(heads, 2, rows, rows)
-    for start in range(0, rows, sub):
-        end = min(start + sub, rows)
-        here = slice(start, end)
-        pair = torch.stack((k[:, here], q[:, here]), dim=1)  # [H, 2, n, K]
-        if start:
-            left = pair * g[:, here].cumsum(1).exp()[:, None]
-            right = k[:, :start] * _after(g[:, :start]).exp()
-            both[:, :, here, :start] = left @ right.transpose(1, 2)[:, None]
-        later = _pair_decays(g[:, here]) * k[:, None, here]  # [H, n, n, K]
-        both[:, :, here, here] = (later @ pair.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-    return both[:, 0], both[:, 1]
-
-
-def _pair_decays(g: torch.Tensor) -> torch.Tensor:
-    """exp of the sum of rows j + 1 .. i, as [H, i, j, K]; 1 where j >= i."""
-    rows = g.shape[1]
-    later = torch.ones(rows, rows, dtype=torch.bool, device=g.device).tril(-1)
-    return torch.where(later[None, :, :, None], g[:, :, None], 0.0).cumsum(1).exp()
+    heads, rows, width = k.shape
+    pair = torch.stack((k, q), dim=1)
+    out = k.new_zeros(heads, 2, rows, rows)
+    half = rows // 2
+    while half:
+        n = rows // (2 * half)
+        decay = g.reshape(heads, n, 2, half, width)
+        left = pair.view(heads, 2, n, 2, half, width)[:, :, :, 1] * decay[:, :, 1].cumsum(-2).exp()[:, None]
+        right = k.reshape(heads, n, 2, half, width)[:, :, 0] * _after(decay[:, :, 0]).exp()
+        blocks = left @ right.transpose(-1, -2)[:, None]  # [H, 2, n, half, half]
+        lower = out.view(heads, 2, n, 2 * half, n, 2 * half).diagonal(dim1=2, dim2=4)[:, :, half:, :half]
+        lower.copy_(blocks.permute(0, 1, 3, 4, 2))
+        half //= 2
+    out[:, 1].diagonal(dim1=1, dim2=2).copy_((q * k).sum(-1))
+    return out[:, 0], out[:, 1]
 
 
 @cache

@@ -82,10 +82,10 @@ def test_chunks_are_the_rule(rows: int, decay: str) -> None:
     assert torch.equal(inputs[-1], before)
 
 
-@pytest.mark.parametrize(("chunk", "sub"), [(64, 64), (32, 8), (16, 16), (7, 3)])
-def test_chunks_of_other_sizes_are_the_rule_too(chunk: int, sub: int) -> None:
+@pytest.mark.parametrize("chunk", [1, 2, 16, 128])
+def test_chunks_of_other_sizes_are_the_rule_too(chunk: int) -> None:
     inputs = made(50, seed=7)
-    out, final = kda.chunked(*inputs, chunk=chunk, sub=sub)
+    out, final = kda.chunked(*inputs, chunk=chunk)
     want, want_states = loop(*inputs)
     close(out, want, 1e-5)
     close(final, want_states[-1], 1e-5)
