@@ -18,6 +18,7 @@ from lingchat.errors import ModelFileError
 from lingchat.kernels.gemv import DenseWeight, Int8Weight, project
 from lingchat.kernels.norm import swiglu_limited
 from lingchat.kernels.packed import FLOATS, Blocks, Raw, float_view
+from lingchat.kernels.quant import to_torch
 from lingchat.kernels.rows import MAX_WIDTH, sigmoid
 
 
@@ -189,13 +190,16 @@ def _stack(parts: Sequence[Raw], dtype: str, device: torch.device) -> Stack:
         scales = torch.stack([w.scale for w in pairs]).to(device)
         return Int8Stack(torch.stack([w.q for w in pairs]).to(device), scales, pairs[0].columns)
     stored = FLOATS[parts[0].type] if dtype == "fp32" else torch.bfloat16
-    views = [float_view(part) for part in parts]
-    if device.type == "cpu" and views[0].dtype == stored:
-        return DenseStack(views[0] if len(views) == 1 else tuple(views), compute)
-    whole = torch.empty(len(views), *views[0].shape, dtype=stored, device=device)
-    for place, view in zip(whole, views, strict=True):
-        place.copy_(view)
-    return DenseStack(whole[0] if len(views) == 1 else whole, compute)
+    if device.type == "cpu" and FLOATS[parts[0].type] == stored:
+        views = tuple(float_view(part) for part in parts)
+        return DenseStack(views[0] if len(views) == 1 else views, compute)
+    if len(parts) == 1:
+        return DenseStack(to_torch(parts[0], stored, device), compute)
+    # Part after part: the host never holds more of the mapped files than one of them.
+    whole = torch.empty(len(parts), *parts[0].shape, dtype=stored, device=device)
+    for place, part in zip(whole, parts, strict=True):
+        place.copy_(to_torch(part, stored, device))
+    return DenseStack(whole, compute)
 
 
 def _apart(parts: Sequence[Raw]) -> list[Raw]:

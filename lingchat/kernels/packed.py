@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from lingchat.kernels.blocks import FP8_BLOCK
-from lingchat.kernels.quant import decode, raw_bytes
+from lingchat.kernels.quant import copy_bytes, decode, raw_bytes
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -64,15 +64,17 @@ class Blocks:
         if first.scales is not None:
             views = [float_view(part.scales) for part in parts if part.scales is not None]
             scales = torch.stack(views).view(count, *views[0].shape[-2:]).to(device)
-        data = [_aligned(raw_bytes(part.data)) for part in parts]
-        if len(data) == 1:
-            return cls(first.type, (rows, columns), data[0].view(count, -1).to(device), scales)
+        data = raw_bytes(first.data)
+        if len(parts) == 1 and data.device.type == device.type:
+            return cls(first.type, (rows, columns), _aligned(data).view(count, -1), scales)
         if device.type == "cpu":
-            return cls(first.type, (rows, columns), tuple(data), scales)
-        whole = torch.empty(count, data[0].numel(), dtype=torch.uint8, device=device)
-        for place, one in zip(whole, data, strict=True):
-            place.copy_(one)
-        return cls(first.type, (rows, columns), whole, scales)
+            return cls(first.type, (rows, columns), tuple(_aligned(raw_bytes(part.data)) for part in parts), scales)
+        # Part after part: the host never holds more of the mapped files than one of them.
+        whole = torch.empty(len(parts), data.numel(), dtype=torch.uint8, device=device)
+        del data
+        for place, part in zip(whole, parts, strict=True):
+            copy_bytes(part.data, place)
+        return cls(first.type, (rows, columns), whole.view(count, -1), scales)
 
     @property
     def nbytes(self) -> int:

@@ -65,6 +65,16 @@ def raw_bytes(data: memoryview | torch.Tensor) -> torch.Tensor:
         return torch.frombuffer(data, dtype=torch.uint8)
 
 
+def copy_bytes(data: memoryview | torch.Tensor, out: torch.Tensor) -> None:
+    """Undecoded bytes into `out`, uint8 [bytes]: from the host to another device through the staging buffer."""
+    source = raw_bytes(data)
+    if source.device.type == out.device.type:
+        out.copy_(source)
+        return
+    for start, piece in staging(out.device).pieces(source, 1):
+        out[start : start + len(piece)] = piece
+
+
 def to_torch(raw: Raw, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> torch.Tensor:
     """A raw tensor as numbers, in memory of its own: on `device`, or where its bytes are.
 

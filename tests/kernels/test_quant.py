@@ -324,3 +324,14 @@ def test_bytes_made_on_the_device_stay_there() -> None:
     raw = Raw("F32", (2, 4), torch.arange(8, dtype=torch.float32).view(torch.uint8))
     assert quant.to_torch(raw).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert quant.raw_bytes(raw.data) is raw.data
+
+
+def test_undecoded_bytes_are_copied_through_the_buffer_of_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = torch.randint(0, 256, (1000,), dtype=torch.uint8)
+    out = torch.zeros(1000, dtype=torch.uint8)
+    quant.copy_bytes(memoryview(data.numpy()), out)
+    assert torch.equal(out, data)
+    device = OtherDevice(300)
+    monkeypatch.setattr(quant, "staging", lambda target: device)
+    quant.copy_bytes(memoryview(data.numpy()), torch.empty(1000, dtype=torch.uint8, device="meta"))
+    assert torch.equal(torch.cat(device.arrived), data)
