@@ -91,8 +91,8 @@ def serve(path: str) -> None:
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.fit_params = False
-    params.cpuparams.n_threads = 2
-    params.cpuparams_batch.n_threads = 2
+    params.cpuparams.n_threads = 1
+    params.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(params)
     print("serving", server.listening_address, flush=True)
     sys.stdin.read()

@@ -126,14 +126,26 @@ def kimi_config(*, layers: int = 5, experts: int = 16, hidden: int = 64, heads: 
 # ----------------------------------------------------------------------------------------------------------- weights
 
 
-def random_tensors(config: HybridConfig, seed: int = 0) -> Values:
+def random_tensors(config: HybridConfig, seed: int = 0, *, steady: bool = False) -> Values:
     """Weights that keep every value near 1, with decays, router biases and norms that are not trivial.
 
-    Matrices have variance 1 / inputs. Decays of single steps reach from about 0.99 to below 0.1.
+    Matrices have variance 1 / inputs. Decays of single steps reach from about 0.99 to below 0.1. `steady`: biases lie
+    so far apart that every token of a layer has the same experts, whatever a judge that rounds makes of their scores.
     """
     rng = np.random.default_rng(seed)
     whole = replace(config, stacked_experts=True, split_kv_b=False)
-    return {name: torch.from_numpy(_random(name, shape, rng)) for name, shape in expected_shapes(whole).items()}
+    values = {name: torch.from_numpy(_random(name, shape, rng)) for name, shape in expected_shapes(whole).items()}
+    if steady:
+        values |= {name: _steady_bias(config, rng) for name in values if name.endswith(".router_bias")}
+    return values
+
+
+def _steady_bias(config: HybridConfig, rng: np.random.Generator) -> torch.Tensor:
+    """No two groups' pairs and no two experts closer than 1, which is more than scores differ."""
+    groups, size = config.moe.groups, config.moe.experts // config.moe.groups
+    inner = np.stack([rng.permutation(size) for _ in range(groups)])
+    bias = (2 * size + 1) * rng.permutation(groups)[:, None] + 2 * inner
+    return torch.from_numpy(bias.astype(np.float32).reshape(-1))
 
 
 def _random(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -618,7 +630,24 @@ def _write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return Tiny(path, replace(config, stacked_experts=True, split_kv_b=True), values)
+    return Tiny(path, _as_gguf_has_it(config), values)
+
+
+def _as_gguf_has_it(config: HybridConfig) -> HybridConfig:
+    """Numbers are fp32 in a GGUF file; experts are stacked, and the latent's up-projection is in two."""
+
+    def fp32(*numbers: float) -> tuple[float, ...]:
+        return tuple(float(np.float32(number)) for number in numbers)
+
+    return replace(
+        config,
+        norm_eps=fp32(config.norm_eps)[0],
+        moe=replace(config.moe, scale=fp32(config.moe.scale)[0]),
+        routed_limits=fp32(*config.routed_limits),
+        shared_limits=fp32(*config.shared_limits),
+        stacked_experts=True,
+        split_kv_b=True,
+    )
 
 
 def _gguf_tensors(config: HybridConfig, arch: str, name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:

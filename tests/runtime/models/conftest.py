@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 from ling_cases import Case
 
 
@@ -20,3 +21,12 @@ def ling_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Case]:
         return made[name, qtype]
 
     return case
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Matrices of 64 columns are not worth a second thread's waking, least of all on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
