@@ -59,6 +59,7 @@ class Runtime:
             kv_bytes=state.cache_bytes,
             state_bytes=state.state_bytes,
             snapshot_bytes=state.places * state.snapshot_bytes,
+            thinking_switch=self.formats.thinking_switch,
             demo=loading.demo,
         )
         # What is loaded now stays: the collector need never look at it again.
@@ -139,6 +140,9 @@ class Runtime:
         prompt = self.prompt(request)
         self._check(prompt.ids)
         tokenized = now_ns()
+        if request.tools and not self.formats.takes_tools:
+            text = f"The template of {self.info.name} does not show tools to the model: it will not know of them."
+            emit(events.Warn(t_ns=now_ns(), code="tools", message=text, turn=request.turn))
         try:
             with torch.inference_mode():
                 stop = self._reply(request, prompt, (accepted, started, tokenized), emit, cancelled)

@@ -51,7 +51,8 @@ class Formats:
     """Tokenizer and template of one model. `vocab_size` counts the ids that have a token; the engine masks the rest.
 
     `reasons`: replies may hold reasoning. `takes_tools` is False when the template does not show tools to the model:
-    a request that offers some should then be told. `suggested_sampling` is what the model's publisher suggests, by the
+    a request that offers some should then be told. `thinking_switch` is False when `enable_thinking` changes nothing in
+    the template. `suggested_sampling` is what the model's publisher suggests, by the
     names of `Sampling`'s fields; empty where the files do not say.
     """
 
@@ -71,6 +72,7 @@ class Formats:
         self.suggested_sampling = dict(suggested_sampling or {})
         self.reasons = bool(template.text and THINK_OPEN in template.text) or tokenizer.has(THINK_OPEN)
         self.takes_tools = template.takes_tools
+        self.thinking_switch = template.has_thinking_switch
         self._template_adds_bos = template_adds_bos
 
     def prompt(

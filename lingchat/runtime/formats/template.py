@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from lingchat.errors import TemplateError, UsageError
 TIME_LIMIT_S = 2.0  # for one rendering, or for compiling
 START_LIMIT_S = 30.0  # for the process to come up, on a busy machine
 _LARGEST_FRAME = 1 << 28
+# The variable by either name, as templates ask for it; "thinking" alone is also a word of their texts.
+_SWITCH = re.compile(r"\benable_thinking\b|\bthinking is (?:not )?(?:defined|true|false|none)\b")
 
 
 class Segment(NamedTuple):
@@ -88,6 +91,11 @@ class ChatTemplate:
     def takes_tools(self) -> bool:
         """False when the template does nothing with offered tools, so that the model would never hear of them."""
         return self.text is not None and "tools" in self.text
+
+    @property
+    def has_thinking_switch(self) -> bool:
+        """True when the template asks whether to reason; all others do as they do."""
+        return self.text is not None and bool(_SWITCH.search(self.text))
 
     def render(
         self,

@@ -15,6 +15,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from lingchat.engines.api import Message, ToolCall
 from lingchat.errors import UsageError
+from lingchat.runtime.formats.own_templates import KIMI, LING
 from lingchat.runtime.formats.template import ChatTemplate, Segment
 
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -152,6 +153,23 @@ def test_whether_a_template_knows_tools_is_told() -> None:
     assert ChatTemplate(QWEN3, source="test").takes_tools
     assert not ChatTemplate(CHATML, source="test").takes_tools
     assert not ChatTemplate(None, source="test").takes_tools
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [
+        (QWEN3, True),
+        (GLM, True),
+        (LING, True),
+        ("{% if thinking is defined and thinking %}<think>{% endif %}", True),
+        (KIMI, False),
+        (LLAMA3, False),
+        ("Always think: detailed thinking on", False),
+        (None, False),
+    ],
+)
+def test_whether_a_template_has_a_switch_for_thinking_is_told(text: str | None, has: bool) -> None:
+    assert ChatTemplate(text, source="test").has_thinking_switch == has
 
 
 @pytest.mark.parametrize("arguments", ["", "[]", "{", "3", "[" * 100_000])
