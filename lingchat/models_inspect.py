@@ -155,14 +155,14 @@ def _numbers(config: ModelConfig, stored: Stored | None) -> tuple[dict[str, Any]
         },
     }
     drafting = told["parameters_with_mtp"] - told["parameters"]
-    with_mtp = f", and {drafting / 1e9:.3f} billion of a drafting layer" if drafting else ""
+    with_mtp = f", and {_many(drafting)} of a drafting layer" if drafting else ""
     windows = f", and {size(told['window_bytes'])} of convolution inputs" if told["state_bytes"] else ""
     verdict = "yes" if fits else "no" if instead is None else f"no; {instead.name} would fit"
     pairs = [
-        ("in all", f"{told['parameters'] / 1e9:.3f} billion parameters{with_mtp}"),
+        ("in all", f"{_many(told['parameters'])} parameters{with_mtp}"),
         (
             "a token",
-            f"{told['active_parameters'] / 1e9:.3f} billion, {size(told['weight_bytes_per_token'])} of weights",
+            f"{_many(told['active_parameters'])}, {size(told['weight_bytes_per_token'])} of weights",
         ),
         ("state", f"{size(told['state_bytes'])}{windows}" if told["state_bytes"] else ""),
         ("cache", f"{told['cache_bytes_per_token']:,} bytes a token in bf16"),
@@ -170,6 +170,10 @@ def _numbers(config: ModelConfig, stored: Stored | None) -> tuple[dict[str, Any]
         ("fits", f"{verdict}; {size(free)} of {'memory' if device == 'cpu' else 'GPU memory'} are free"),
     ]
     return told, pairs
+
+
+def _many(count: int) -> str:
+    return f"{count / 1e9:.3f} billion" if count >= 1e9 else f"{count / 1e6:.1f} million"
 
 
 def _memory(planned: MemoryPlan, device: str) -> str:

@@ -19,7 +19,9 @@ def workspace_bytes(config: DenseConfig | HybridConfig, rows: int, context: int)
         return FP32 * (rows * _dense(config) + 2 * min(rows, _LOGIT_ROWS) * config.vocab)
     values = rows * (3 * config.hidden + max(_kda(config), _mla(config), _feed_forward(config)))
     seen = context * (config.mla.kv_rank + config.mla.rope)  # the cache's rows of one layer, widened
-    return FP32 * (values + seen + 2 * min(rows, _LOGIT_ROWS) * config.vocab) + 2 * _SCORES
+    scores = min(_SCORES, FP32 * rows * config.mla.heads * context)
+    # Scores and their probabilities, and logits and theirs.
+    return FP32 * (values + seen + 2 * min(rows, _LOGIT_ROWS) * config.vocab) + 2 * scores
 
 
 def _dense(config: DenseConfig) -> int:

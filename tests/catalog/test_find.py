@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from make_models import write_gguf, write_hf
 
+from lingchat.architectures.read import HF_ARCHITECTURES
 from lingchat.catalog import about, find, memory
 from lingchat.catalog.about import look
 from lingchat.kernels.blocks import DECODABLE
 from lingchat.runtime.formats.families import FAMILIES
 from lingchat.runtime.formats.pretokenizers import SPLITS
 from lingchat.runtime.models.registry import MODELS
-from lingchat.architectures.read import HF_ARCHITECTURES
 
 
 def header_only(path: Path, architecture: str, **keys: str | int) -> Path:
