@@ -101,7 +101,7 @@ def test_the_bf16_plan_of_the_small_model_is_its_parameters() -> None:
 
 def test_workspace_grows_with_rows_and_with_the_context_that_is_widened() -> None:
     tiny = known(TINY)
-    assert plan(tiny, "int8", 10, rows=1024).workspace > plan(tiny, "int8", 10, rows=256).workspace
+    assert plan(tiny, "int8", 8192, rows=1024).workspace > plan(tiny, "int8", 8192, rows=256).workspace
     assert plan(tiny, "int8", 10**6).workspace > plan(tiny, "int8", 10**4).workspace
 
 
