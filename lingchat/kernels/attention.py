@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from lingchat.kernels.rows import by_rows
+
 
 def rotation_table(positions: torch.Tensor, dim: int, base: float, factors: tuple[float, ...] | None) -> torch.Tensor:
     """exp(i * position * frequency) as complex64 [T, 1, dim / 2]; frequency i = base^(-2i/dim) / factors[i] (Su et al. 2021)."""
@@ -16,16 +18,19 @@ def rotation_table(positions: torch.Tensor, dim: int, base: float, factors: tupl
 
 
 def rotate(x: torch.Tensor, table: torch.Tensor, adjacent: bool) -> torch.Tensor:
-    """Rotate the first 2 * table.shape[-1] dimensions of x fp32 [T, H, D]; pairs (2i, 2i+1) or (i, i + dim/2)."""
+    """Rotate the first 2 * table.shape[-1] dimensions of x fp32 [T, H, D]; pairs (2i, 2i+1) or (i, i + dim/2).
+
+    A row's bits do not depend on T: a complex product is rounded otherwise where the row is the end of a run.
+    """
     half = table.shape[-1]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
     shape = turned.shape
     if adjacent:
         pairs = torch.view_as_complex(turned.reshape(*shape[:-1], half, 2).contiguous())
-        turned = torch.view_as_real(pairs * table).reshape(shape)
+        turned = torch.view_as_real(by_rows(torch.mul, pairs, table)).reshape(shape)
     else:
         pairs = torch.view_as_complex(turned.reshape(*shape[:-1], 2, half).transpose(-1, -2).contiguous())
-        turned = torch.view_as_real(pairs * table).transpose(-1, -2).reshape(shape)
+        turned = torch.view_as_real(by_rows(torch.mul, pairs, table)).transpose(-1, -2).reshape(shape)
     return turned if rest.shape[-1] == 0 else torch.cat((turned, rest), dim=-1)
 
 

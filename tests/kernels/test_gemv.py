@@ -48,6 +48,17 @@ def test_attention_rows_are_the_same_bits_and_equal_the_other_forms(adjacent: bo
     torch.testing.assert_close(attn.attend_masked(q, keys, values, torch.arange(start, start + rows)), whole)
 
 
+@pytest.mark.parametrize("adjacent", [True, False])
+@pytest.mark.parametrize(("heads", "width"), [(1, 2), (1, 8), (1, 64), (3, 8), (9, 64)])
+def test_rotated_rows_are_the_same_bits_for_every_width(heads: int, width: int, adjacent: bool) -> None:
+    torch.manual_seed(6)
+    x = torch.randn(MAX_WIDTH, heads, width)
+    table = attn.rotation_table(torch.arange(1000, 1000 + MAX_WIDTH), width, 6e6, None)
+    singles = torch.cat([attn.rotate(x[r : r + 1], table[r : r + 1], adjacent) for r in range(MAX_WIDTH)])
+    for rows in range(2, MAX_WIDTH + 1):
+        assert torch.equal(attn.rotate(x[:rows], table[:rows], adjacent), singles[:rows]), rows
+
+
 def test_rotation_is_partial_and_scaled() -> None:
     x = torch.randn(1, 1, 8)
     table = attn.rotation_table(torch.tensor([3]), 4, 100.0, (1.0, 2.0))
