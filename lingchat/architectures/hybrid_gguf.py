@@ -64,7 +64,8 @@ def _ling(header: GGUFHeader, keys: Keys) -> HybridConfig:
     keys.only("kda.safe_gate", True)
     kinds = _kinds(keys, layers, blocks)
     mla = _mla(keys, heads, rope_base=keys.number("rope.freq_base", 10000.0), gated=True)
-    keys.only("attention.value_length", mla.kv_rank, mla.value)
+    head_dim = keys.count("kda.head_dim")
+    keys.only("attention.value_length", mla.kv_rank, mla.value, head_dim)  # converters leave the last one there
     return HybridConfig(
         architecture=ARCHITECTURES["bailingmoe3"],
         hidden=keys.count("embedding_length"),
@@ -77,7 +78,7 @@ def _ling(header: GGUFHeader, keys: Keys) -> HybridConfig:
         ffn=keys.count("feed_forward_length"),
         kda=KDAConfig(
             heads=heads,
-            head_dim=keys.count("kda.head_dim"),
+            head_dim=head_dim,
             taps=keys.count("ssm.conv_kernel"),
             gate="bounded",
             lower_bound=keys.within("kda.gate_lower_bound", -5.0, 0.0),

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lingchat import architectures
 from lingchat.catalog import about, store
 from lingchat.catalog.about import About
 from lingchat.catalog.own import same_model
@@ -39,8 +41,18 @@ def look_all(paths: Iterable[Path], cache: Path) -> dict[Path, About]:
 def _signature(path: Path) -> list[list[Any]]:
     """Names, sizes and times of the files that make a model, and of the code that reads them."""
     files = sorted(path.iterdir()) if path.is_dir() else same_model(path)
+    return [*_times(files), *_readers()]
+
+
+@cache
+def _readers() -> list[list[Any]]:
+    """The code that judges: `about.py` and the readers of configurations."""
+    return _times([Path(about.__file__), *sorted(Path(architectures.__file__).parent.glob("*.py"))])
+
+
+def _times(files: Iterable[Path]) -> list[list[Any]]:
     signature: list[list[Any]] = []
-    for file in (*files, Path(about.__file__)):
+    for file in files:
         try:
             stat = file.stat()
         except OSError:

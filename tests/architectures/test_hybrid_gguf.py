@@ -85,6 +85,7 @@ def test_what_a_key_means_that_is_not_there() -> None:
     assert read("bailingmoe3", kda__safe_gate=None) == read("bailingmoe3")
     assert read("bailingmoe3", nextn_predict_layers=None, swiglu_clamp_exp=None) == read("bailingmoe3")
     assert read("bailingmoe3", expert_shared_feed_forward_length=None).moe.shared_width == 512
+    assert read("bailingmoe3", attention__value_length=128) == read("bailingmoe3"), "as converters write it"
     assert not read("bailingmoe3", expert_weights_norm=None).moe.renormalize
     assert read("bailingmoe3", expert_weights_scale=None).moe.scale == 1.0
     assert read("bailingmoe3", expert_weights_scale=0.0).moe.scale == 1.0
