@@ -61,6 +61,8 @@ class Int8Weight:
         if columns % _COLUMNS:
             return cls.quantize(torch.cat([to_torch(part) for part in parts]), bias)
         rows = [int8_rows(part) for part in parts]
+        if len(rows) == 1:  # joining one would copy it, and a head is the largest matrix there is
+            return cls(*rows[0], columns, bias)
         return cls(torch.cat([q for q, _ in rows]), torch.cat([scale for _, scale in rows]), columns, bias)
 
     @property
