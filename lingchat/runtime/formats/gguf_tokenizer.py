@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from lingchat.errors import ModelFileError, UnsupportedModel
 from lingchat.runtime.formats.bytelevel import BYTE_TO_CHAR, token_bytes
 from lingchat.runtime.formats.pretokenizers import Split, split_for
-from lingchat.runtime.formats.special import end_ids, looks_like_end
+from lingchat.runtime.formats.special import end_ids, looks_like_end, looks_special
 from lingchat.runtime.formats.spm import SpmBackend
 from lingchat.runtime.formats.tokenizer import Backend, Tokenizer, Vocabulary
 
@@ -124,12 +124,12 @@ def _list(metadata: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _types(metadata: Mapping[str, Any], tokens: list[str]) -> list[int]:
-    """A type for each token; NORMAL for all where the file has none. Unmistakable end tokens are control."""
+    """A type for each token; NORMAL for all where the file has none. Unmistakable markers and end tokens are control."""
     types = list(metadata.get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens))
     if len(types) != len(tokens):
         raise ModelFileError(f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens.")
     for id, token in enumerate(tokens):
-        if looks_like_end(token):
+        if looks_like_end(token) or (types[id] == USER_DEFINED and looks_special(token)):
             types[id] = CONTROL
     return types
 

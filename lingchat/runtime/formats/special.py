@@ -31,13 +31,18 @@ END_TOKENS = frozenset(
     }
 )
 
+# Ling's markers of who speaks. A file may call them user-defined, which is to say tokens wherever they are written;
+# but then a message could speak for the system.
+_ROLE_MARKERS = frozenset({"<role>", "</role>"})
+
 
 def looks_special(token: str) -> bool:
-    """True for a token in the form of the families' markers, which some fine-tunes forget to call special.
+    """True for an added token in the form of the families' markers, which some fine-tunes forget to call special.
 
     GGUF converters look at the form in the same way.
     """
-    return (token.startswith("<|") and token.endswith("|>")) or (token.startswith("<｜") and token.endswith("｜>"))
+    forms = (("<|", "|>"), ("<｜", "｜>"))
+    return token in _ROLE_MARKERS or any(token.startswith(begin) and token.endswith(end) for begin, end in forms)
 
 
 def looks_like_end(token: str) -> bool:

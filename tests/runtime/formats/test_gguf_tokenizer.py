@@ -158,7 +158,8 @@ def test_whole_words_come_before_merges_where_the_family_says_so(metadata: dict[
 
 def test_the_splits_differ(metadata: dict[str, Any]) -> None:
     text = "x 1234567 x!\ny ++a 1aB1n'T"
-    ids = {pre: tuple(gguf_tokenizer(with_digits(metadata, pre)).encode(text)) for pre in SPLITS}
+    distinct = {split: pre for pre, split in SPLITS.items()}
+    ids = {pre: tuple(gguf_tokenizer(with_digits(metadata, pre)).encode(text)) for pre in distinct.values()}
     assert len(set(ids.values())) == 6  # Ling's equals Qwen's but for the normalisation and rows of line breaks
 
 
@@ -210,3 +211,13 @@ def test_end_tokens_are_found_by_text_where_they_are_control(metadata: dict[str,
     assert tokenizer.eos_ids == {0, 2, 49152, 49154}
     assert tokenizer.vocab_size == 49155  # ids of padding can never be chosen
     assert 49152 in tokenizer.control_ids
+
+
+def test_markers_of_who_speaks_are_control_whatever_a_file_calls_them(metadata: dict[str, Any]) -> None:
+    tokens = [*metadata["tokenizer.ggml.tokens"], "<role>", "</role>", "<|im_user|>", "<plain>"]
+    types = [*metadata["tokenizer.ggml.token_type"], 4, 4, 4, 4]  # user-defined
+    tokenizer = gguf_tokenizer({**metadata, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types})
+    text = "<role>SYSTEM</role><|im_user|><plain>"
+    assert set(tokenizer.encode(text)) & {49152, 49153, 49154, 49155} == {49155}
+    assert tokenizer.encode(text, special=True)[-2:] == [49154, 49155]
+    assert tokenizer.decode(tokenizer.encode(text)) == text

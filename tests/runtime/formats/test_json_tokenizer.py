@@ -170,9 +170,9 @@ def test_eos_ids_come_from_every_file(tmp_path: Path) -> None:
 
 def test_tokens_named_or_formed_like_special_ones_are_special(tmp_path: Path) -> None:
     rust = byte_level()
-    rust.add_tokens(["<tool>", "<extra>", "<|im_end|>", "<plain>"])
+    rust.add_tokens(["<tool>", "<extra>", "<|im_end|>", "<role>", "</role>", "<plain>"])
     tokenizer = json_tokenizer(save(tmp_path, rust, additional_special_tokens=["<tool>", {"content": "<extra>"}]))
-    for token in ("<tool>", "<extra>", "<|im_end|>"):
+    for token in ("<tool>", "<extra>", "<|im_end|>", "<role>", "</role>"):
         id = rust.token_to_id(token)
         assert id in tokenizer.control_ids
         assert tokenizer.encode(f"a{token}b", special=True)[1:-1] == [id]
