@@ -7,7 +7,9 @@ import torch
 
 from lingchat.kernels import attention as attn
 from lingchat.kernels import norm
-from lingchat.kernels.gemv import MAX_WIDTH, DenseWeight, Int8Weight, project, project_vocabulary
+from lingchat.kernels.gemv import MAX_WIDTH, DenseWeight, Int8Weight, PackedWeight, project, project_vocabulary
+from lingchat.kernels.quant import to_torch
+from lingchat.kernels.random_weights import RandomRaw, matrix
 
 
 @pytest.mark.parametrize("shape", [(960, 576), (576, 1536), (3072, 576), (49, 33), (1024, 1024), (6144, 1024)])
@@ -88,3 +90,60 @@ def test_project_of_many_rows_agrees_with_few() -> None:
     for w in (DenseWeight(weight, bias), Int8Weight.quantize(weight, bias)):
         few = torch.cat([project(x[r : r + 1], w) for r in range(40)])
         torch.testing.assert_close(project(x, w), few, rtol=2e-2, atol=0.15)
+
+
+def drawn(type: str, *shape: int) -> RandomRaw:
+    return matrix(f"{type} {shape}", type, shape, shape[1] ** -0.5, seed=1, device="cpu")
+
+
+# As fp8 checkpoints stack them: most of the rows in fp8, a few in bf16. Neither 200 nor 160 is whole blocks of 128.
+STACKS = {
+    "fp8": [drawn("F8_E4M3", 200, 160)],
+    "fp8 and bf16": [drawn("F8_E4M3", 200, 160), drawn("BF16", 5, 160), drawn("F8_E4M3", 128, 160)],
+    "int4": [drawn("I4", 96, 160)],
+}
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40])
+@pytest.mark.parametrize("stack", STACKS)
+def test_undecoded_rows_are_the_product_of_their_numbers(stack: str, rows: int) -> None:
+    parts = STACKS[stack]
+    torch.manual_seed(7)
+    whole = torch.cat([to_torch(part) for part in parts])
+    x, bias = torch.randn(rows, 160), torch.randn(len(whole))
+    w = PackedWeight.pack(parts, torch.float32, "cpu", bias)
+    fp32 = sum(4 * part.shape[0] * 160 if part.type == "BF16" else part.nbytes for part in parts)
+    assert w.nbytes == fp32 + bias.nbytes
+    want = x.double() @ whole.double().T + bias.double()
+    torch.testing.assert_close(project(x, w).double(), want, rtol=1e-5, atol=1e-5)
+    assert torch.equal(project_vocabulary(x, w), project(x, w))
+    half = PackedWeight.pack(parts, torch.bfloat16)
+    assert 0 < (project(x, half).double() + bias - want).abs().max() < 0.1
+    assert half.nbytes < w.nbytes
+
+
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])
+def test_undecoded_rows_are_the_same_bits_for_every_width(stack: str, compute: torch.dtype) -> None:
+    torch.manual_seed(8)
+    w, x = PackedWeight.pack(STACKS[stack], compute), torch.randn(MAX_WIDTH, 160)
+    singles = torch.cat([project(x[r : r + 1], w) for r in range(MAX_WIDTH)])
+    for rows in (2, 5, MAX_WIDTH):
+        assert torch.equal(project(x[:rows], w), singles[:rows]), rows
+
+
+@pytest.mark.parametrize("type", ["F8_E4M3", "I4", "BF16"])
+def test_rows_of_an_undecoded_table_are_decoded_alone(type: str) -> None:
+    raw = drawn(type, 300, 160)
+    ids = torch.tensor([299, 0, 127, 128, 256, 128], dtype=torch.int32)
+    table = PackedWeight.pack([raw], torch.float32).table(ids)
+    assert table.dtype == torch.float32 and torch.equal(table, to_torch(raw)[ids])
+
+
+def test_on_a_device_undecoded_rows_are_read_by_the_device() -> None:
+    """The device without memory: nothing that the host could read."""
+    for parts in STACKS.values():
+        w = PackedWeight.pack(parts, torch.bfloat16, "meta")
+        assert project(torch.empty(3, 160, device="meta"), w).shape == (3, sum(part.shape[0] for part in parts))
+    ids = torch.empty(4, dtype=torch.int32, device="meta")
+    assert PackedWeight.pack(STACKS["fp8"], torch.bfloat16, "meta").table(ids).shape == (4, 160)
