@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -213,6 +214,47 @@ class TestTemplateSource:
     def test_one_that_is_no_text_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ModelFileError, match="not text"):
             folder(write_folder(tmp_path, {"a": 1}))
+
+
+class TestFamiliesWithoutATemplate:
+    def test_ling(self, tmp_path: Path) -> None:
+        path = write_folder(tmp_path, None, eos_token="<|role_end|>")
+        rust = RustTokenizer.from_file(str(path / "tokenizer.json"))
+        rust.add_special_tokens([AddedToken(token, special=True) for token in ("<|role_end|>", "<|endoftext|>")])
+        rust.add_tokens(["<role>", "</role>", "<tool_call>", "</tool_call>"])
+        rust.save(str(path / "tokenizer.json"))
+        ends = {rust.token_to_id("<|role_end|>"), rust.token_to_id("<|endoftext|>")}
+        (path / "generation_config.json").write_text(json.dumps({"eos_token_id": sorted(ends)}))
+        formats = folder(path)
+        assert formats.family.name == "Ling" and formats.template.fallback
+        assert formats.tokenizer.eos_ids - ends == {rust.token_to_id(t) for t in ("<|eot_id|>", "<|im_end|>")}
+        prompt = formats.prompt([Message("user", "hi <role>")])
+        names = [formats.tokenizer.token_text(id) for id in prompt.ids if id in formats.tokenizer.control_ids]
+        turn = ["<role>", "</role>", "<|role_end|>"]
+        assert prompt.thinking and names == [*turn, *turn, "<role>", "</role>"]
+        assert (
+            formats.message_ends(prompt.ids)[-1] == len(prompt.ids) - len(formats.tokenizer.encode("ASSISTANT\n")) - 3
+        )
+        off = formats.prompt([Message("user", "hi")], enable_thinking=False)
+        assert not off.thinking and off.ids[-1] == rust.token_to_id("</think>")
+        formats.close()
+
+    def test_kimi(self, tmp_path: Path) -> None:
+        lines = [base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte in range(256)]
+        (tmp_path / "tiktoken.model").write_bytes(b"".join(lines))
+        markers = ["[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"]
+        settings = {
+            "tokenizer_class": "TikTokenTokenizer",
+            "eos_token": "[EOS]",
+            "added_tokens_decoder": {str(256 + n): {"content": text} for n, text in enumerate(markers)},
+        }
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        formats = folder(tmp_path)
+        assert formats.family.name == "Kimi" and formats.template.fallback and not formats.reasons
+        assert formats.tokenizer.eos_ids == {257, 258} and formats.vocab_size == 512
+        ids = formats.prompt_ids([Message("user", "<|im_end|>")])
+        assert ids == [259, *b"user", 262, *b"<|im_end|>", 258, 260, *b"assistant", 262]
+        formats.close()
 
 
 class TestReasoning:
