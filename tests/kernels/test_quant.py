@@ -292,15 +292,29 @@ def test_bytes_reach_a_device_in_whole_units_through_one_buffer() -> None:
         list(way.pieces(data, 101))
 
 
+def any_raw(kind: str) -> Raw:
+    if kind in SCALED:
+        return (fp8 if kind == "F8_E4M3" else int4)((2, 140, 256), 16)[0]
+    return Raw(kind, (37, 512), memoryview(random_blocks(kind, (37, 512), np.random.default_rng(9)).tobytes()))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [*DECODABLE, *SCALED])
+def test_a_gpu_decodes_to_the_bits_of_the_host(kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = any_raw(kind)
+    monkeypatch.setattr(quant, "staging", lambda device: Staging(device, 3000))
+    got = quant.to_torch(raw, dtype, "cuda")
+    assert got.is_cuda
+    assert torch.equal(got.cpu(), quant.to_torch(raw, dtype))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", [*DECODABLE, *SCALED])
 def test_what_is_decoded_on_a_device_is_what_is_decoded_on_the_host(
     kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kind in SCALED:
-        raw = (fp8 if kind == "F8_E4M3" else int4)((2, 140, 256), 16)[0]
-    else:
-        raw = Raw(kind, (37, 512), memoryview(random_blocks(kind, (37, 512), np.random.default_rng(9)).tobytes()))
+    raw = any_raw(kind)
     want = quant.to_torch(raw, dtype)
     device = OtherDevice(3000)
     monkeypatch.setattr(quant, "staging", lambda target: device)
