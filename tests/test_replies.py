@@ -15,6 +15,9 @@ from lingchat.replies import call_line, no_answer
         ("größe", '{"text":"漢字"}', 'größe {"text":"漢字"}'),
         ("two words", '{"a":"one\\ntwo"}', 'two words {"a":"one\\ntwo"}'),
         ("evil\x1b[2J\nname", '{"a":"\\u001b[31m\\u202e"}', 'evil␛[2J⏎name {"a":"\\u001b[31m⇄"}'),
+        ("long", '{"n":' + "9" * 40 + "}", 'long {"n":' + "9" * 40 + "}"),
+        ("deep", "[" * 9000, "deep " + "[" * 9000),
+        ("half", '{"a":"\ud800"}', 'half {"a":"\ufffd"}'),
         ("cut", '{"a": 1, "b"\x07', 'cut {"a": 1, "b"␇'),
     ],
 )

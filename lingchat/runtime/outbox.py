@@ -7,11 +7,11 @@ the screen cost the decode loop next to nothing. Times in a batch are those of t
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from lingchat.events import AnyEvent, Decode, Reasoning, Text, ToolCall, now_ns
+from lingchat.journal import utf8
 from lingchat.runtime.drivers.eager import TimedRound
 from lingchat.runtime.formats.parts import Part
 from lingchat.runtime.formats.parts import ToolCall as Call
@@ -65,9 +65,16 @@ class Outbox:
                 self._emit(event(t_ns=now, turn=self._turn, delta=delta))
 
     def _emit_call(self, now: int, call: Call) -> None:
-        arguments = msgspec.json.encode(call.arguments).decode()
+        # The standard library's encoder: a model may write a number of a hundred digits, and that is no reason to fail.
+        arguments = json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))
+        if not _can_be_sent(arguments):
+            arguments = json.dumps(call.arguments, separators=(",", ":"))  # half a surrogate pair stays an escape
         index, self._calls = self._calls, self._calls + 1
-        self._emit(ToolCall(t_ns=now, turn=self._turn, index=index, name=call.name, arguments=arguments, id=call.id))
+        self._emit(
+            ToolCall(
+                t_ns=now, turn=self._turn, index=index, name=utf8(call.name), arguments=arguments, id=utf8(call.id)
+            )
+        )
 
     def _batch(self, now: int) -> Decode:
         start = self._last_end
@@ -88,3 +95,11 @@ class Outbox:
             verify_us=tuple(timed.verify_ns // 1000 for timed in self._rounds),
             ids=tuple(i for record in records for i in record.ids) if self._keep_ids else (),
         )
+
+
+def _can_be_sent(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from lingchat.engines import wire
 from lingchat.events import AnyEvent, Decode, Reasoning, Text, ToolCall
 from lingchat.runtime.drivers.eager import TimedRound
 from lingchat.runtime.formats.parts import Part
@@ -61,3 +62,22 @@ def test_text_reasoning_and_calls_keep_their_order(apart: bool) -> None:
 def test_neighbours_of_one_kind_travel_as_one_delta() -> None:
     kinds = [type(event) for event in sent(apart=False)]
     assert kinds == [Decode, Reasoning, ToolCall, ToolCall, Text]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"größe": "漢字"}, '{"größe":"漢字"}'),
+        ({"n": 10**40}, '{"n":' + str(10**40) + "}"),
+        ({"half": "\ud800"}, '{"half":"\\ud800"}'),
+    ],
+)
+def test_whatever_a_model_writes_can_be_sent(arguments: dict[str, object], text: str) -> None:
+    out: list[AnyEvent] = []
+    outbox = Outbox(out.append, 7, "", False)
+    outbox.say([("tool_call", Call("na\udfffme", arguments))])
+    outbox.flush()
+    (call,) = out
+    assert isinstance(call, ToolCall) and (call.name, call.arguments) == ("na?me", text)
+    (body,) = wire.Frames().feed(wire.pack(wire.Happened(1, call)))
+    assert wire.read_report(body) == wire.Happened(1, call)
