@@ -57,6 +57,9 @@ def test_precedence_and_origins(file):
         ("[sampling]\ntop_p = nan", "sampling.top_p is nan"),
         ("[sampling]\ntop_k = 1.5", "sampling.top_k is 1.5"),
         ("[sampling]\ntop_k = true", "sampling.top_k is True"),
+        ('device = "tpu"', "device is 'tpu', but must be one of auto, cpu, cuda"),
+        ('thinking = "maybe"', "thinking is 'maybe', but must be auto, on or off"),
+        ('dtype = "int3"', "dtype is 'int3', but must be one of auto, int8, fp32, bf16, fp8, int4"),
         ('[sampling]\nstop = [""]', "sampling.stop"),
         ("[sampling]\nstop = [1]", "sampling.stop"),
         ("spec = 99", "spec is 99"),
@@ -153,3 +156,23 @@ def test_keys_are_read_by_action_id(file):
 def test_keys_that_cannot_be_are_named(file, text):
     with pytest.raises(ConfigError, match=r"config\.toml: keys"):
         loaded(file, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "env", "thinking"),
+    [
+        ("thinking = true", {}, {}, "on"),
+        ("thinking = false", {}, {}, "off"),
+        ('thinking = "on"', {}, {"LINGCHAT_THINKING": "off"}, "off"),
+        ('thinking = "on"', {"thinking": "auto"}, {"LINGCHAT_THINKING": "off"}, "auto"),
+    ],
+)
+def test_thinking_is_a_switch_with_a_third_place(file, text, flags, env, thinking):
+    assert loaded(file, text, flags, **env).thinking == thinking
+
+
+def test_device_comes_from_every_source(file):
+    assert loaded(file, 'device = "cuda"').device == "cuda"
+    assert loaded(file, 'device = "cuda"', None, LINGCHAT_DEVICE="cpu").device == "cpu"
+    with pytest.raises(UsageError, match="the flag --device is 'gpu', but must be one of auto, cpu, cuda"):
+        loaded(file, "", {"device": "gpu"})

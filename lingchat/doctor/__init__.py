@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     as_json = parse.parse(argv).output == "json"
     found = Findings()
     facts: dict[str, Facts] = {
-        "device": _device(),
+        "device": _device(found),
         "memory": _memory(found),
         "versions": _versions(found),
         "terminal": _terminal(found),
@@ -79,8 +79,18 @@ def main(argv: Sequence[str]) -> int:
 # The sections
 
 
-def _device() -> Facts:
-    return {**device.processor(), "gpu": device.gpus()}
+def _device(found: Findings) -> Facts:
+    gpu, cuda = device.gpus(), device.torch_cuda()
+    try:
+        asked = load_settings().device
+    except LingchatError:
+        asked = "auto"  # the settings' fault is told with the model
+    uses, why = device.chosen(asked, gpu, cuda)
+    if not uses:
+        found.fault(
+            f"the device is set to {asked}, but {why}", "set it to auto; `lingchat config show` says where it is set"
+        )
+    return {**device.processor(), "gpu": gpu, "asked": asked, "uses": uses, "why": why}
 
 
 def _memory(found: Findings) -> Facts:
@@ -324,6 +334,7 @@ def _device_lines(section: Facts) -> list[tuple[str, str]]:
         ("cores", f"{section['cores']} cores, {threads}{limit}"),
         ("instruction sets", ", ".join(section.get("instruction_sets", ())) or "unknown"),
         ("NVIDIA GPU", f"{cuda}, driver {gpu['driver']}" if gpu["driver"] else cuda),
+        ("engine uses", f"{section['uses'] or 'nothing'} (device {section['asked']}: {section['why']})"),
         ("system", section["system"]),
     ]
 

@@ -5,10 +5,12 @@ Unknown values are empty or 0. Knows nothing of lingchat's own files.
 
 from __future__ import annotations
 
+import ast
 import os
 import platform
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +107,38 @@ def _driver(file: Path) -> str:
     except OSError:
         return ""  # no driver is loaded
     return match[1] if match else ""
+
+
+def torch_cuda() -> str | None:
+    """The CUDA version that the installed torch is built for, "" for a build for the CPU only, None without torch.
+
+    Read from torch's own version file, since importing it takes seconds and may fail where a doctor is needed.
+    """
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        tree = ast.parse(Path(spec.origin).with_name("version.py").read_text())
+    except (OSError, SyntaxError):
+        return None
+    for node in tree.body:
+        target = node.target if isinstance(node, ast.AnnAssign) else None
+        if isinstance(target, ast.Name) and target.id == "cuda" and isinstance(node.value, ast.Constant):
+            return str(node.value.value or "")
+    return None
+
+
+def chosen(asked: str, gpu: dict[str, Any], cuda: str | None) -> tuple[str, str]:
+    """The device that the engine will most likely use, "" when what was `asked` for is not there; and why."""
+    if asked == "cpu":
+        return "cpu", "as set"
+    why_not = ""
+    if not gpu["cuda"]:
+        why_not = "no NVIDIA GPU with a driver is found"
+    elif cuda is None:
+        why_not = "there is no torch"
+    elif not cuda:
+        why_not = "the installed torch is a build for the CPU only"
+    if why_not:
+        return ("cpu", why_not) if asked == "auto" else ("", why_not)
+    return "cuda", f"torch is built for CUDA {cuda}"

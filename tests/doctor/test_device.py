@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import sys
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,41 @@ def test_gpus_by_what_the_driver_leaves(tmp_path: Path, monkeypatch: pytest.Monk
     version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n")
     monkeypatch.setattr(device, "NVIDIA_VERSION", version)
     assert device.gpus()["driver"] == "580.95.05"
+
+
+HERE = {"cuda": True, "devices": [{"name": "NVIDIA H200", "memory": 1}], "nodes": [], "driver": "570.1"}
+NONE = {"cuda": False, "devices": [], "nodes": [], "driver": ""}
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpu", "cuda", "uses", "why"),
+    [
+        ("auto", HERE, "12.8", "cuda", "built for CUDA 12.8"),
+        ("auto", HERE, "", "cpu", "a build for the CPU only"),
+        ("auto", HERE, None, "cpu", "no torch"),
+        ("auto", NONE, "12.8", "cpu", "no NVIDIA GPU"),
+        ("cpu", HERE, "12.8", "cpu", "as set"),
+        ("cuda", HERE, "12.8", "cuda", "built for CUDA 12.8"),
+        ("cuda", NONE, "12.8", "", "no NVIDIA GPU"),
+        ("cuda", HERE, "", "", "a build for the CPU only"),
+    ],
+)
+def test_the_device_that_will_be_used(asked: str, gpu: dict, cuda: str | None, uses: str, why: str) -> None:
+    found = device.chosen(asked, gpu, cuda)
+    assert found[0] == uses and why in found[1]
+
+
+def test_torch_is_asked_without_importing_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its version file tells: CUDA's number, nothing for a CPU build; a broken one is as good as none."""
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('a doctor must not do this')")
+    monkeypatch.setattr(device, "find_spec", lambda name: spec_from_file_location(name, package / "__init__.py"))
+    assert device.torch_cuda() is None
+    for text, told in (
+        ("cuda: Optional[str] = '12.8'\n", "12.8"),
+        ("cuda: Optional[str] = None\n", ""),
+        ("cuda = (\n", None),
+    ):
+        (package / "version.py").write_text(text)
+        assert device.torch_cuda() == told

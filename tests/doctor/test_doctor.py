@@ -127,3 +127,30 @@ def test_a_screen_that_cannot_be_drawn(capsys: pytest.CaptureFixture[str], monke
 def test_a_typo_in_an_option() -> None:
     with pytest.raises(UsageError, match="--output"):
         doctor.main(["--outptu", "json"])
+
+
+def test_the_device_that_the_engine_will_use(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        doctor.device,
+        "gpus",
+        lambda: {
+            "cuda": True,
+            "devices": [{"name": "NVIDIA H200", "memory": 143 << 30}],
+            "nodes": [],
+            "driver": "570.1",
+        },
+    )
+    monkeypatch.setattr(doctor.device, "torch_cuda", lambda: "12.8")
+    assert doctor.main([]) == 0
+    text = capsys.readouterr().out
+    assert "NVIDIA H200 (153.5 GB), driver 570.1" in text
+    assert "cuda (device auto: torch is built for CUDA 12.8)" in text
+    monkeypatch.setattr(doctor.device, "torch_cuda", lambda: "")
+    monkeypatch.setenv("LINGCHAT_DEVICE", "cuda")
+    code, told = report(capsys)
+    assert code == 1 and told["device"]["uses"] == ""
+    assert "the device is set to cuda, but the installed torch is a build for the CPU only -> set it to auto" in wrong(
+        told
+    )
