@@ -100,11 +100,12 @@ def test_json_is_one_object_whose_timings_are_those_of_the_trace(run) -> None:
     result = json.loads(out)
     assert code == 0
     assert list(result) == [
-        "schema_version", "status", "text", "reasoning", "tool_calls", "usage", "timings", "session", "run", "error",
+        "schema_version", "status", "text", "reasoning", "tool_calls", "stop", "usage", "timings", "session", "run", "error",
     ]  # fmt: skip
     assert (result["status"], result["text"], result["reasoning"]) == ("ok", "A reply.", "Think first.")
-    assert result["error"] is None and result["tool_calls"] == []
+    assert result["error"] is None and result["tool_calls"] == [] and result["stop"] == "eos"
     usage = result["usage"]
+    assert 0 < usage["reasoning_tokens"] < usage["completion_tokens"]
     assert (
         usage["completion_tokens"] > 0 and usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     )
@@ -124,6 +125,84 @@ def test_jsonl_is_the_trace_live(run) -> None:
     last, ended = json.loads(lines[-1]), json.loads(kept[-1])
     assert last["type"] == ended["type"] == "run.end" and last["stats"] == ended["stats"] and last["exit"] == 0
     assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
+
+
+CALLS = says(
+    "Let me look.",
+    reasoning="hm",
+    calls=[{"name": "look", "arguments": '{"where":"Paris\\u001b[2J"}'}, {"name": "go", "id": "functions.go:1"}],
+)
+
+
+def test_tool_calls_are_in_the_json_and_in_the_lines(run) -> None:
+    code, out, err = run(CALLS, "-p", "x", "--output", "json")
+    result = json.loads(out)
+    assert (code, err, result["status"]) == (0, "", "ok")
+    assert result["tool_calls"] == [
+        {"name": "look", "arguments": '{"where":"Paris\\u001b[2J"}', "id": ""},
+        {"name": "go", "arguments": "{}", "id": "functions.go:1"},
+    ]
+    code, out, _ = run(CALLS, "-p", "x", "--output", "jsonl")
+    events = [json.loads(line) for line in out.splitlines()]
+    calls = [event for event in events if event["type"] == "tool.call"]
+    assert [(call["index"], call["name"], call["turn"]) for call in calls] == [(0, "look", 1), (1, "go", 1)]
+    kinds = [event["type"] for event in events if event["type"] in ("reasoning", "text", "tool.call", "turn.end")]
+    assert list(dict.fromkeys(kinds)) == ["reasoning", "text", "tool.call", "turn.end"]
+
+
+def test_a_tool_call_is_no_result_but_it_is_told(run) -> None:
+    code, out, err = run(CALLS, "-p", "x")
+    assert (code, out) == (0, "Let me look.\n")
+    assert 'lingchat: the model calls look {"where":"Paris\\u001b[2J"}; nothing runs it here\n' in err
+    assert "\x1b" not in err
+
+
+ENDLESS = says("42", reasoning="so many thoughts, and no end to them")
+
+
+def test_a_reply_that_ends_inside_its_reasoning_is_an_error_that_keeps_it(run, tmp_path: Path) -> None:
+    target = tmp_path / "answer.txt"
+    target.write_text("old")
+    limit = ("--max-tokens", "3")
+    code, out, err = run(ENDLESS, "-p", "x", *limit, "-o", str(target))
+    assert (code, out, target.read_text()) == (7, "", "old")
+    assert "no answer: the length limit was reached inside the reasoning. Give it more room (--max-tokens" in err
+    assert "--thinking off" in err and "--output json holds the reasoning" in err
+    code, out, _ = run(ENDLESS, "-p", "x", *limit, "--output", "json")
+    result = json.loads(out)
+    assert (code, result["status"], result["error"]["code"]) == (7, "error", "no_answer")
+    assert (result["text"], result["stop"], result["timings"]["rounds"]) == ("", "length", 3)
+    assert result["reasoning"].startswith("so many") and result["usage"]["reasoning_tokens"] == 3
+    code, out, _ = run(ENDLESS, "-p", "x", *limit, "--output", "jsonl")
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [event["code"] for event in events if event["type"] == "error"] == ["no_answer"]
+    assert (events[-1]["status"], events[-1]["exit"]) == ("error", 7)
+    stored = read_trace(list_runs()[0].path)
+    assert [event.code for event in stored if isinstance(event, ev.Error)] == ["no_answer"]
+
+
+def test_a_reply_that_stops_by_itself_inside_its_reasoning_has_no_answer_either(run) -> None:
+    plain = {"info": {"name": "plain model", "thinking_switch": False}}
+    code, out, err = run({**says("", reasoning="hm"), **plain}, "-p", "x")
+    assert (code, out) == (7, "")
+    assert "no answer: the reply ended inside its reasoning" in err and "--thinking" not in err
+
+
+def test_a_call_after_the_reasoning_is_an_answer(run) -> None:
+    code, _, _ = run(says("", reasoning="hm", calls=[{"name": "go"}]), "-p", "x")
+    assert code == 0
+
+
+def test_thinking_and_device_are_checked_before_anything_starts(run) -> None:
+    code, out, err = run(ECHO, "-p", "x", "--thinking", "maybe")
+    assert (code, out) == (2, "") and "--thinking is 'maybe', but must be auto, on or off" in err
+    code, _, err = run(ECHO, "-p", "x", "--device", "gpu")
+    assert code == 2 and "--device is 'gpu', but must be one of auto, cpu, cuda" in err
+    code, _, err = run(ECHO, "-p", "x", env={"LINGCHAT_DEVICE": "gpu"})
+    assert code == 3 and "LINGCHAT_DEVICE" in err
+    plain = {**ECHO, "info": {"name": "plain model", "thinking_switch": False}}
+    code, out, err = run(plain, "-p", "x", "--thinking", "off")
+    assert (code, out) == (0, "x\n") and "plain model has no switch for thinking in its template: off" in err
 
 
 def test_text_streams_as_it_comes(start) -> None:

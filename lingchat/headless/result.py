@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from lingchat.events import AnyEvent, Error, Reasoning, RunEnd, RunStart, Text
+from lingchat.events import AnyEvent, Error, Reasoning, RunEnd, RunStart, Text, ToolCall
 from lingchat.headless.job import Output
 from lingchat.headless.sink import Sink
 from lingchat.stats import RunStats, timings
@@ -66,12 +66,15 @@ class AsJson:
         self._sink = sink
         self._text: list[str] = []
         self._reasoning: list[str] = []
+        self._calls: list[dict[str, str]] = []
 
     def add(self, event: AnyEvent) -> None:
         if isinstance(event, Text):
             self._text.append(event.delta)
         elif isinstance(event, Reasoning):
             self._reasoning.append(event.delta)
+        elif isinstance(event, ToolCall):
+            self._calls.append({"name": event.name, "arguments": event.arguments, "id": event.id})
 
     def end(self, outcome: Outcome, stats: RunStats, t_ns: int) -> None:
         turn = stats.current
@@ -83,13 +86,15 @@ class AsJson:
                 "completion_tokens": turn.tokens,
                 "total_tokens": prompt + turn.tokens,
                 "reused_tokens": turn.reused,
+                "reasoning_tokens": turn.reasoning.tokens,
             }
         result: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "status": outcome.status,
             "text": "".join(self._text),
             "reasoning": "".join(self._reasoning),
-            "tool_calls": [],
+            "tool_calls": self._calls,
+            "stop": turn.stop if turn is not None else None,
             "usage": usage,
             "timings": timings(turn) if turn is not None else None,
             "session": outcome.session,

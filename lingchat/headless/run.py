@@ -1,7 +1,8 @@
 """Runs a job: prompt in, result out, and an exit code that says what happened.
 
 Exit codes are those of `errors`. An interrupted reply keeps its text: in the session, on standard output, in the JSON
-object. A file given with `-o` is only replaced by a whole reply.
+object. A file given with `-o` is only replaced by a whole reply. A reply that ended inside its reasoning has no answer:
+that is an error (exit 7), whose JSON object keeps the reasoning and how the reply stopped.
 
 Knows the chat; knows nothing of how it was opened.
 """
@@ -16,13 +17,14 @@ from functools import partial
 
 from lingchat.chat import Chat
 from lingchat.config import Settings
-from lingchat.errors import EXIT_PIPE, EXIT_TIMEOUT, EXIT_UNEXPECTED, SIGNAL_EXITS, LingchatError, from_code
-from lingchat.events import Engine, Error, RunStart, Warn, now_ns
+from lingchat.errors import EXIT_PIPE, EXIT_TIMEOUT, EXIT_UNEXPECTED, SIGNAL_EXITS, LingchatError, NoAnswer, from_code
+from lingchat.events import Engine, Error, RunStart, ToolCall, Warn, now_ns
 from lingchat.headless.job import Job, message, read_attachments
 from lingchat.headless.result import Form, Outcome, make_form
 from lingchat.headless.sink import OutFile, Sink, Stdout, StdoutClosed
 from lingchat.headless.stdin import read_stdin
 from lingchat.notes import Notes
+from lingchat.replies import Heard, call_line
 from lingchat.stats import RunStats, report
 from lingchat.ticking import ticking
 
@@ -113,15 +115,32 @@ class _Run:
             reading.cancel()
         text = reading.result()
         self._replying = True
+        heard = Heard()
         async with ticking(chat, form.add), aclosing(chat.send(text)) as events:  # type: ignore[type-var]  # a generator
             async for event in events:
                 self._notes.clear()
                 form.add(event)
+                heard.add(event)
                 if isinstance(event, Error):
                     self._fail(from_code(event.code, event.message))
                 elif isinstance(event, Warn):
                     self._warn(event.message)
+                elif isinstance(event, ToolCall) and self._job.output == "text":
+                    self._notes.say(f"the model calls {call_line(event.name, event.arguments)}; nothing runs it here")
         self._replying = False
+        nothing = heard.no_answer
+        if nothing and self._stop is None:
+            problem = NoAnswer(f"{nothing}. {self._advice(chat)}")
+            said = Error(t_ns=now_ns(), code=problem.code, message=str(problem))
+            chat.note(said)
+            form.add(said)
+            raise problem
+
+    def _advice(self, chat: Chat) -> str:
+        """What lets a model answer that did not come to its answer."""
+        switch = chat.info is None or chat.info.thinking_switch is not False
+        ways = "Give it more room (--max-tokens, --context)" + " or let it answer at once (--thinking off)" * switch
+        return ways + ("." if self._job.output == "json" else "; --output json holds the reasoning.")
 
     async def _load(self, chat: Chat, form: Form) -> None:
         async for event in chat.start():
