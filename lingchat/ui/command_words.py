@@ -1,10 +1,13 @@
 """What the commands of screen and line mode have in common: arguments read, messages found, answers as text.
 
-Knows sessions and figures; draws nothing and imports no screen.
+Knows chats, sessions and figures; draws nothing and imports no screen.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
+from lingchat.chat import THINKING, Chat
 from lingchat.errors import UsageError
 from lingchat.session import Node, Session
 from lingchat.stats import RunStats
@@ -57,6 +60,35 @@ def read_system(argument: str) -> str:
 
 def system_text(system: str) -> str:
     return f"system message: {system}" if system else "no system message (/system TEXT sets one)"
+
+
+class Thinker(Protocol):
+    """A front end, as far as `/think` needs it."""
+
+    chat: Chat
+    reasoning_shown: bool
+
+
+def think(host: Thinker, argument: str) -> str:
+    """`/think`: two things of one name. `on`, `off` and `auto` are what the model is told from the next message on,
+    `show` and `hide` what the reader sees. Gives the answer. Raises UsageError."""
+    if argument in THINKING:
+        host.chat.thinking = THINKING[argument]
+        return host.chat.thinking_problem or _TOLD[host.chat.thinking]
+    if argument in ("show", "hide"):
+        host.reasoning_shown = argument == "show"
+        return _SHOWN[host.reasoning_shown]
+    if argument:
+        raise UsageError("/think [on|off|auto|show|hide]: on, off and auto tell the model, show and hide the screen")
+    return f"{host.chat.thinking_problem or _TOLD[host.chat.thinking]}; {_SHOWN[host.reasoning_shown]}"
+
+
+_TOLD = {
+    True: "the model is told to reason before it answers",
+    False: "the model is told to answer at once",
+    None: "the model reasons as it does by itself",
+}
+_SHOWN = {True: "reasoning is shown (/think hide folds it)", False: "reasoning is folded (/think show opens it)"}
 
 
 def private_text(private: bool) -> str:

@@ -26,6 +26,7 @@ from lingchat.ui.commands import Call, Unknown, parse
 from lingchat.ui.history import History
 from lingchat.ui.plain_commands import Commands
 from lingchat.ui.plain_input import Lines, PipeLines, TerminalLines
+from lingchat.ui.plain_reply import PlainReply
 from lingchat.ui.plain_strip import BARS, Spark, strip_line
 from lingchat.visible import visible
 
@@ -46,7 +47,7 @@ class PlainChat:
         self.chat = chat
         self.history = History(None if settings.private else paths().history, os.getcwd())
         self.history.private = settings.private
-        self.show_reasoning = False
+        self.reasoning_shown = False
         self.leaving = False
         self.start_text = ""  # what the next prompt starts with
         self.editing: int | None = None  # the user message that the next text replaces
@@ -195,40 +196,24 @@ class PlainChat:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)  # a prompt that has read keys took it away
         self._replying, self._stopping = True, False
-        spark, last, thinking = Spark(), "\n", False
+        spark, lines = Spark(), PlainReply(_write, self.say, reasoning_shown=self.reasoning_shown)
         try:
             async with ticking(self.chat), aclosing(stream) as events:  # type: ignore[type-var]  # a generator
                 async for event in events:
+                    lines.add(event)
                     match event:
-                        case ev.Reasoning():
-                            if not thinking:
-                                thinking = True
-                                self.say("[thinking]" if self.show_reasoning else "[thinking; /think on shows it]")
-                            if self.show_reasoning:
-                                _write(event.delta)
-                        case ev.Text() if event.delta:
-                            if thinking:
-                                thinking = False
-                                _write("\n[/thinking]\n" if self.show_reasoning else "")
-                            _write(event.delta)
-                            last = event.delta[-1]
                         case ev.Decode():
                             spark.add(event)
                         case ev.Error():
-                            _write("\n" * (last != "\n"))
-                            last = "\n"
                             self.fail(from_code(event.code, event.message))
                         case ev.Warn():
-                            _write("\n" * (last != "\n"))
-                            last = "\n"
-                            self.say(event.message)
+                            lines.line(event.message)
         except LingchatError as problem:
-            _write("\n" * (last != "\n"))
-            last = "\n"
+            lines.end()
             self.fail(problem)
         finally:
             self._replying = False
-        _write("\n" * (last != "\n"))
+        lines.end()
         turn = self.chat.stats.current
         if turn is not None and turn.rounds:
             picture = spark.text(turn) if _draws(BARS) else ""

@@ -32,7 +32,7 @@ class Host(Protocol):
 
     chat: Chat
     history: History
-    show_reasoning: bool
+    reasoning_shown: bool
     leaving: bool
     start_text: str  # what the next prompt starts with
     editing: int | None  # the user message that the next text replaces
@@ -185,8 +185,7 @@ class Commands:
         self._host.say(sampling_text(chat.sampling))
 
     def do_think(self, argument: str) -> None:
-        self._host.show_reasoning = words.read_switch(argument, self._host.show_reasoning, "/think [on|off]")
-        self._host.say("reasoning is shown" if self._host.show_reasoning else "reasoning is left out")
+        self._host.say(words.think(self._host, argument))
 
     def do_spec(self, argument: str) -> None:
         chat = self._host.chat

@@ -38,6 +38,7 @@ class Host(Protocol):
     history: History
     turns: Turns
     editing: Node | None
+    reasoning_shown: bool  # all reasoning is open, now and in replies to come
 
     @property
     def app(self) -> App[Any]: ...
@@ -62,9 +63,6 @@ class Host(Protocol):
 
     async def reload(self) -> None:
         """Show the session's active branch."""
-
-    def show_reasoning(self, on: bool | None) -> None:
-        """Open or fold all reasoning; None turns it round."""
 
     def action_help(self) -> None: ...
 
@@ -289,9 +287,7 @@ class Slash:
         self._screen.note(sampling_text(chat.sampling))
 
     def do_think(self, argument: str) -> None:
-        if argument not in ("", "on", "off"):
-            raise UsageError("/think [on|off]")
-        self._screen.show_reasoning(argument == "on" if argument else None)
+        self._screen.note(words.think(self._screen, argument))
 
     def do_spec(self, argument: str) -> None:
         chat = self._screen.chat

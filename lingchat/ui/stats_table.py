@@ -5,7 +5,18 @@ Every digit comes from `stats`, as the panel's and those of `lingchat stats` do.
 
 from __future__ import annotations
 
-from lingchat.stats import METRICS, NO_DRAFT, UNKNOWN, RunStats, Tally, format_change, format_count, format_share
+from lingchat.stats import (
+    METRICS,
+    NO_DRAFT,
+    UNKNOWN,
+    RunStats,
+    Tally,
+    format_bytes,
+    format_change,
+    format_count,
+    format_share,
+    reasoning_note,
+)
 
 LABEL_WIDTH = 20
 COLUMN_WIDTH = 20
@@ -60,4 +71,17 @@ def table(stats: RunStats, which: str = "", counted_from: int = 0) -> str:
         rows.append(f"rounds by drafts accepted   {counts}")
     else:
         rows.append(NO_DRAFT)
+    thought = reasoning_note(last.reasoning.ms, last.reasoning.tokens)
+    if thought and which != "session":
+        rows.append(f"reasoning of turn {numbers[-1]}   {thought}")
+    rows.append(_memory(stats))
     return "\n".join([*rows, "", DEFINITIONS])
+
+
+def _memory(stats: RunStats) -> str:
+    """Where the bytes are, as the engine last said; the state and its snapshots only where a model has them."""
+    engine = stats.engine
+    if engine is None:
+        return f"memory   {UNKNOWN}"
+    parts = ("weights", "kv", *("state",) * bool(engine.state), *("snapshots",) * bool(engine.snapshots), "free")
+    return "memory   " + " · ".join(f"{name} {format_bytes(getattr(engine, name))}" for name in parts)

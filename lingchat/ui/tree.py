@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lingchat.stats import format_ms
+from lingchat.stats import format_ms, reasoning_note
 from lingchat.ui.widgets.conversation import Conversation
 from lingchat.ui.widgets.message import TurnView
 
@@ -44,6 +44,8 @@ def view(node: Node, siblings: Sequence[Node], number: int) -> TurnView:
         time=clock_time(node.time) if user else "",
         header="" if user else reply_header(f"#{number}", node.stats.get("tpot_p50_ms")),
         reasoning=node.reasoning,
+        reasoning_note=reasoning_note(node.stats.get("reasoning_ms"), node.stats.get("reasoning_tokens")),
+        calls=node.calls,
         footer=node.footer,
         stop=node.stop,
         sibling=place,

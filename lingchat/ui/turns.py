@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lingchat import events as ev
 from lingchat.chat import REFUSED, Chat
-from lingchat.engines.api import ModelInfo
+from lingchat.engines.api import ModelInfo, ToolCall
 from lingchat.errors import EngineCrashed, LingchatError
 from lingchat.stats import TurnStats, footer, format_count
 from lingchat.ui import tree
@@ -326,6 +326,8 @@ class Turns:
                     reply.append(delta)
                 case ev.Reasoning(delta=delta):
                     reply.append_reasoning(delta)
+                case ev.ToolCall(name=name, arguments=arguments):
+                    reply.call(ToolCall(name, arguments))
                 case ev.Prefill(done=done, total=total):
                     part = f"{format_count(done)}/{format_count(total)}"
                     reply.set_status(f"reading the prompt {part}" if done < total else "…")

@@ -84,6 +84,24 @@ def test_memory_gauges_show_what_is_known() -> None:
     assert "state –" in text
 
 
+def test_the_state_of_a_hybrid_model_and_its_snapshots_are_gauges_too() -> None:
+    hybrid = Engine(
+        t_ns=0,
+        phase="ready",
+        weights=255 * 10**9,
+        kv=12_600_000,
+        state=77_000_000,
+        snapshots=999_600_000,
+        free=8 * 10**9,
+    )
+    lines = said(folded(hybrid), 0).splitlines()
+    squeezed = [" ".join(line.split()) for line in lines]
+    assert "weights 255 GB kv 13 MB" in squeezed and "state 77 MB snapshots 1.0 GB" in squeezed
+    assert "free 8.0 GB" in lines
+    assert all(len(line) <= WIDTH for line in lines)
+    assert "snapshots" not in said(folded(engine()), 0)  # a dense model keeps the lines it had
+
+
 def test_prefill_shows_progress_and_speed() -> None:
     start = TurnStart(t_ns=0, turn=1, prompt_tokens=1000, reused=200)
     run = folded(engine(), start, Prefill(t_ns=400 * MS, turn=1, done=400, total=800))

@@ -14,8 +14,9 @@ from chat_app import INFO, Bench, running, script
 from rich.style import Style
 
 from lingchat.config import load_settings
+from lingchat.engines.api import ModelInfo
 from lingchat.engines.clocks import VirtualClock
-from lingchat.engines.scripted import Failure, LoadPhase, Pause, Script, ScriptTurn
+from lingchat.engines.scripted import Failure, LoadPhase, Pause, Script, ScriptCall, ScriptTurn
 from lingchat.ui import turns
 from lingchat.ui.lag import LagMeter
 
@@ -106,6 +107,16 @@ async def finished(bench: Bench, clock: VirtualClock) -> None:
     await play(clock, bench, 40)
 
 
+async def thinking(bench: Bench, clock: VirtualClock) -> None:
+    """Reasoning: folded under a finished reply, open under the one that streams."""
+    await begin(bench, clock, "How far is the moon?", 1000)
+    await bench.idle()
+    await begin(bench, clock, "And the sun?", 2000)
+    assert bench.screen.turns.busy
+    await bench.pilot.press("f3")
+    await play(clock, bench, 40)
+
+
 async def queued(bench: Bench, clock: VirtualClock) -> None:
     await streaming(bench, clock)
     await bench.say("and then this")
@@ -150,12 +161,35 @@ BROKEN = ScriptTurn(
     text=TEXT, failure=Failure(code="engine_crashed", message="the engine process died", at=9), **DRAFTED
 )
 
+THOUGHTS = "The user asks about a distance. It changes, since the orbit is an ellipse.\n\nA mean will do."
+THOUGHT = ScriptTurn(reasoning=THOUGHTS, text="384,400 km, about.", **DRAFTED)
+CALLS = (
+    ScriptCall(name="distance", arguments='{"from": "earth", "to": "moon", "unit": "km"}'),
+    ScriptCall(name="evil\x1b[2J", arguments='{"path": "/etc/\u202epasswd", "text": "' + "long " * 100 + '"}'),
+)
+# A model with recurrent state: the panel has gauges for it and for its snapshots.
+HYBRID = ModelInfo(
+    name="Ling-3.0-tiny",
+    backend="scripted",
+    context=8192,
+    weights_bytes=15_800_000_000,
+    kv_bytes=28_300_000,
+    state_bytes=25_600_000,
+    snapshot_bytes=512_000_000,
+)
+
 States = dict[str, tuple[Script, Callable[[Bench, VirtualClock], Awaitable[None]]]]
 STATES: States = {
     "empty": (script("x"), empty),
     "loading": (script("x", load=LOAD), loading),
     "streaming": (script(ScriptTurn(text=TEXT, pause=Pause(at=10), **DRAFTED)), streaming),
     "finished": (script(ScriptTurn(text=TEXT, **DRAFTED)), finished),
+    "thinking": (script(THOUGHT, ScriptTurn(reasoning=THOUGHTS, text=TEXT, pause=Pause(at=5), **DRAFTED)), thinking),
+    "calls": (
+        script(ScriptTurn(reasoning=THOUGHTS, text="Let me look.", calls=CALLS, **DRAFTED), info=HYBRID),
+        finished,
+    ),
+    "no-answer": (script(ScriptTurn(reasoning=THOUGHTS, stop="length", **DRAFTED), info=HYBRID), finished),
     "queued": (script(ScriptTurn(text=TEXT, pause=Pause(at=10), **DRAFTED)), queued),
     "error": (script(BROKEN), failed),
     "stall": (script(ScriptTurn(text=TEXT, pause=Pause(at=10), **DRAFTED)), stalled),

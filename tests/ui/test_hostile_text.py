@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 
 import pytest
@@ -12,6 +13,7 @@ from ui.helpers import wait_until
 from ui.latency_events import MS
 from ui.talk_app import TalkApp
 
+from lingchat.engines.api import ToolCall
 from lingchat.events import Engine, TurnStart
 from lingchat.stats import RunStats
 from lingchat.ui.widgets.conversation import TurnView
@@ -56,7 +58,16 @@ async def show_everywhere(host: TalkApp, text: str) -> None:
     await talk.show_turns(
         [
             TurnView("user", text, time=text, name=text),
-            TurnView("assistant", text, header=text, reasoning=text, reasoning_note=text, footer=text, error=text),
+            TurnView(
+                "assistant",
+                text,
+                header=text,
+                reasoning=text,
+                reasoning_note=text,
+                calls=(ToolCall(text, text), ToolCall(text, json.dumps({text: text}, ensure_ascii=False))),
+                footer=text,
+                error=text,
+            ),
             TurnView("notice", text),
         ]
     )
@@ -64,6 +75,7 @@ async def show_everywhere(host: TalkApp, text: str) -> None:
     reply.append_reasoning(text)
     reply.set_reasoning_note(text)
     reply.set_status(text)
+    reply.call(ToolCall(text, text))
     for char in text[:300]:
         reply.append(char)
     talk.flush()

@@ -113,10 +113,38 @@ def test_an_error_is_told_and_is_the_exit_code(tmp_path: Path) -> None:
 
 def test_reasoning_is_folded_until_asked_for(tmp_path: Path) -> None:
     turn = {"reasoning": "deep thought", "text": "42"}
-    _, out = piped(tmp_path, "x\n/think on\nx\n", turn)
-    folded, shown = out.split("/think on\n")
-    assert "deep" not in folded and "[thinking" in folded and "42" in folded
-    assert "[thinking]\ndeep thought\n[/thinking]\n42" in shown
+    _, out = piped(tmp_path, "x\n/think show\nx\n", turn)
+    folded, shown = out.split("/think show\n")
+    note = r"0\.0 s · 3 tokens · [\d.]+ tok/s"
+    assert "deep" not in folded
+    assert re.search(rf"\[thinking; /think show shows it\]\n\[thought {note}\]\n42\n", folded)
+    assert re.search(rf"\[thinking\]\ndeep thought\n\[/thinking {note}\]\n42\n", shown)
+
+
+def test_thinking_and_its_display_are_two_things(tmp_path: Path) -> None:
+    """`on` and `off` are for the model, `show` and `hide` for the reader; alone, the command says how both stand."""
+    typed = "/think\n/think off\n/think show\n/think\n/think maybe\n/think auto\n"
+    _, out = piped(tmp_path, typed, {"text": "42"})
+    assert "the model reasons as it does by itself; reasoning is folded (/think show opens it)" in out
+    assert "the model is told to answer at once\n" in out and "reasoning is shown (/think hide folds it)\n" in out
+    assert "the model is told to answer at once; reasoning is shown (/think hide folds it)" in out
+    assert "error: /think [on|off|auto|show|hide]" in out
+
+
+def test_a_tool_call_is_a_line_and_nothing_runs_it(tmp_path: Path) -> None:
+    calls = [{"name": "look\x1b[2J", "arguments": '{"where": "Paris\\u202e"}'}, {"name": "go"}]
+    _, out = piped(tmp_path, "x\n", {"text": "Let me look.", "calls": calls})
+    assert 'Let me look.\n[tool call, not run: look␛[2J {"where":"Paris⇄"}]\n[tool call, not run: go]\n[' in out
+    session = SessionStore(paths().sessions).open("last", readonly=True)
+    assert session.leaf is not None and [call.name for call in session.leaf.calls] == ["look\x1b[2J", "go"]
+
+
+def test_a_reply_cut_inside_its_reasoning_says_so(tmp_path: Path) -> None:
+    code, out = piped(
+        tmp_path, "x\n", {"reasoning": "so many thoughts, and no end", "text": "42"}, arguments=("--max-tokens", "3")
+    )
+    assert code == 0 and "42" not in out
+    assert re.search(r"\[thought .* tok/s\]\n\[no answer: the length limit was reached inside the reasoning\]\n", out)
 
 
 def test_commands_answer(tmp_path: Path) -> None:

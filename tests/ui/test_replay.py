@@ -16,8 +16,8 @@ from lingchat.cli import main
 from lingchat.config import load_settings, paths
 from lingchat.engines.api import ChatRequest, Message
 from lingchat.engines.clocks import SpeedClock, VirtualClock
-from lingchat.engines.scripted import Pause, Script, ScriptedEngine, ScriptTurn
-from lingchat.stats import footer, format_ms
+from lingchat.engines.scripted import Pause, Script, ScriptCall, ScriptedEngine, ScriptTurn
+from lingchat.stats import footer, format_ms, reasoning_note
 from lingchat.trace import Trace, TraceWriter, read_trace
 from lingchat.ui.replay import ReplayApp, make_app
 
@@ -56,6 +56,28 @@ async def replaying(trace: Trace, **how):
 
 def texts(app: ReplayApp) -> list[tuple[str, str]]:
     return [(message.view.role, message.text) for message in app._chat_screen.conversation.messages]
+
+
+async def test_reasoning_and_calls_are_replayed_as_they_were(tmp_path: Path) -> None:
+    call = ScriptCall(name="look", arguments='{"where":"Paris"}')
+    turns = (
+        ScriptTurn(reasoning="let me see what this is", text="So it is.", calls=(call,), round_ms=30.0),
+        ScriptTurn(reasoning="and so on and so on", stop="length", round_ms=30.0),
+    )
+    trace = read_trace(await record(tmp_path, *turns, questions=QUESTIONS[:2]))
+    recorded = trace.fold().turns[1].reasoning
+    async with replaying(trace, speed=20) as (app, pilot):
+        await wait_until(pilot, lambda: app.over)
+        first, second = (message.view for message in app._chat_screen.conversation.messages[1::2])
+        assert first.reasoning == "let me see what this is"
+        assert first.reasoning_note == reasoning_note(recorded.ms, recorded.tokens) != ""
+        assert [(made.name, made.arguments) for made in first.calls] == [("look", '{"where":"Paris"}')]
+        assert (second.text, second.stop) == ("", "length")
+        conversation = app._chat_screen.conversation
+        conversation.flush()
+        shown = [conversation.render_line(y).text for y in range(conversation.size.height)]
+        assert any("✗ no answer: the length limit was reached inside the reasoning" in line for line in shown)
+        assert any('→ look {"where":"Paris"}  not run' in line for line in shown)
 
 
 async def test_questions_and_answers_appear_with_the_recorded_figures(tmp_path: Path) -> None:

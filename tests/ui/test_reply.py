@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ui.markdown_corpus import CORPUS, documents
 
+from lingchat.engines.api import ToolCall
 from lingchat.events import Decode, Reasoning, Text
 from lingchat.ui.widgets.message import MessageView, TurnView
 from lingchat.ui.widgets.reply import Reply
@@ -81,8 +82,8 @@ def test_any_chunking_ends_as_the_whole_text(text: str, steps: list[tuple[int, b
             assert 0 <= changed <= reply.lines(WIDTH)
     reply.finish("footer")
     reasoning = "so that" if reasons else ""
-    whole = MessageView(TurnView("assistant", text, header="#1", reasoning=reasoning, footer="footer"), "m1", Screen())
-    assert structure(reply) == structure(whole)
+    view = TurnView("assistant", text, header="#1", reasoning=reasoning, footer="footer", stop="eos")
+    assert structure(reply) == structure(MessageView(view, "m1", Screen()))
     assert reply.text == text
 
 
@@ -159,16 +160,17 @@ def test_reasoning_figures_come_from_the_events() -> None:
         Reasoning(t_ns=second, turn=1, delta="a"),
         rounds(2 * second, 900),
         Reasoning(t_ns=2 * second, turn=1, delta="b"),
-        rounds(3 * second, 50),
-        Text(t_ns=3 * second, turn=1, delta="answer"),
     ):
         reply.observe(event)
         if isinstance(event, Reasoning):
             reply.append_reasoning(event.delta)
-        elif isinstance(event, Text):
-            reply.append(event.delta)
     reply.flush(WIDTH)
     assert "▸ thinking 2.0 s · 1,000 tokens · 500 tok/s" in shown(reply)
+    for event in (rounds(3 * second, 50), Text(t_ns=3 * second, turn=1, delta="answer")):
+        reply.observe(event)
+    reply.append("answer")
+    reply.flush(WIDTH)
+    assert "▸ thought 2.0 s · 1,000 tokens · 500 tok/s" in shown(reply)
     reply.finish()
     assert reply.view.reasoning_note == "2.0 s · 1,000 tokens · 500 tok/s"
 
@@ -189,3 +191,66 @@ def test_reasoning_is_folded_and_opens() -> None:
     assert "▾ thought 4.1 s · 1,020 tokens" in shown(reply)
     reply.toggle_reasoning()
     assert "second" not in shown(reply)
+
+
+LOOK = ToolCall("look", '{"where": "Paris", "days": [1, 2]}')
+
+
+@pytest.mark.parametrize("text", ["", "Let me look.", "```py\nx\n```\n"])
+@pytest.mark.parametrize("reasoning", ["", "so"])
+def test_calls_stand_under_the_text_while_it_streams_and_after(text: str, reasoning: str) -> None:
+    reply = begin()
+    if reasoning:
+        reply.append_reasoning(reasoning)
+    if text:
+        reply.append(text)
+    reply.call(LOOK)
+    reply.flush(WIDTH)
+    live = shown(reply).splitlines()
+    assert live[-2:] == ['look {"where":"Paris","days":[1,2]}  not run', "…"]
+    reply.call(ToolCall("go"))
+    reply.finish("footer", "eos")
+    assert shown(reply).splitlines()[-3:] == ['look {"where":"Paris","days":[1,2]}  not run', "go  not run", "footer"]
+    view = TurnView("assistant", text, header="#1", reasoning=reasoning, calls=(LOOK, ToolCall("go")), footer="footer")
+    assert structure(reply) == structure(MessageView(view, "m1", Screen()))
+    assert reply.whole.endswith('→ look {"where":"Paris","days":[1,2]}\n\n→ go') and reply.text == text
+
+
+def test_a_long_call_is_cut_on_the_screen_and_whole_when_opened() -> None:
+    view = MessageView(
+        TurnView("assistant", "", calls=(ToolCall("write", f'{{"text":"{"x" * 5000}"}}'),)), "m1", Screen()
+    )
+    assert "characters more  not run" in shown(view).replace("\n", "") and view.lines(WIDTH) < 14
+    assert "x" * 5000 in view.whole
+
+
+@pytest.mark.parametrize(
+    ("stop", "said"),
+    [
+        ("length", "no answer: the length limit was reached inside"),
+        ("cancel", "no answer: it was stopped inside the reasoning"),
+        ("eos", "no answer: the reply ended inside its reasoning"),
+    ],
+)
+def test_a_reply_cut_inside_its_reasoning_says_so(stop: str, said: str) -> None:
+    reply = begin()
+    reply.append_reasoning("hm, let me")
+    reply.set_reasoning_note("4.1 s · 1,020 tokens")
+    reply.finish("footer", stop)
+    assert "▸ thought 4.1 s" in shown(reply) and said in shown(reply).replace(" \n", " ")
+    view = TurnView(
+        "assistant",
+        "",
+        header="#1",
+        reasoning="hm, let me",
+        reasoning_note="4.1 s · 1,020 tokens",
+        footer="footer",
+        stop=stop,
+    )
+    assert structure(reply) == structure(MessageView(view, "m1", Screen()))
+
+
+def test_a_reply_with_an_answer_or_an_error_says_nothing_of_the_kind() -> None:
+    for text, error, stop in (("42", "", "length"), ("", "the engine died", "error"), ("", "", "")):
+        view = TurnView("assistant", text, reasoning="hm", error=error, stop=stop)
+        assert "no answer" not in shown(MessageView(view, "m1", Screen()))

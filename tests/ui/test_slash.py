@@ -12,7 +12,7 @@ from chat_app import INFO, Bench, running, script
 
 from lingchat.chat import Chat
 from lingchat.config import load_settings
-from lingchat.engines.api import Sampling
+from lingchat.engines.api import ModelInfo, Sampling
 from lingchat.engines.clocks import VirtualClock
 from lingchat.engines.scripted import Pause, ScriptedEngine, ScriptTurn
 from lingchat.errors import ConfigError, UsageError
@@ -272,16 +272,50 @@ async def test_spec_changes_the_next_request() -> None:
         await bench.until(lambda: "many" in bench.notice)
 
 
-async def test_think_opens_and_folds_reasoning() -> None:
+async def test_think_show_opens_reasoning_now_and_in_replies_to_come() -> None:
     async with running(script(ScriptTurn(text="answer", reasoning="let me see"))) as bench:
         await talk(bench, "hi")
         reply = bench.screen.conversation.messages[1]
-        await bench.say("/think on")
+        await bench.say("/think show")
         await bench.until(lambda: reply.reasoning_open)
-        await bench.say("/think off")
+        await talk(bench, "again")
+        assert bench.screen.conversation.messages[3].reasoning_open
+        await bench.say("/think hide")
         await bench.until(lambda: not reply.reasoning_open)
-        await bench.pilot.press("f3")
-        await bench.until(lambda: reply.reasoning_open)
+        assert not bench.screen.conversation.messages[3].reasoning_open
+        await bench.pilot.press("f3")  # the newest alone
+        await bench.until(lambda: bench.screen.conversation.messages[3].reasoning_open)
+        assert not reply.reasoning_open and bench.engine.requests[-1].thinking is None
+
+
+async def test_think_on_and_off_tell_the_model() -> None:
+    async with running(script("a")) as bench:
+        await bench.say("/think off")
+        await bench.until(lambda: "told to answer at once" in bench.notice)
+        await talk(bench, "hi")
+        assert bench.engine.requests[-1].thinking is False
+        await bench.say("/think on")
+        await bench.until(lambda: "told to reason" in bench.notice)
+        await talk(bench, "hi")
+        assert bench.engine.requests[-1].thinking is True
+        await bench.say("/think")
+        await bench.until(lambda: "told to reason" in bench.notice and "folded" in bench.notice)
+        await bench.say("/think auto")
+        await bench.until(lambda: "by itself" in bench.notice)
+        await talk(bench, "hi")
+        assert bench.engine.requests[-1].thinking is None
+        await bench.say("/think hard")
+        await bench.until(lambda: "/think [on|off|auto|show|hide]" in bench.notice)
+
+
+async def test_think_on_a_model_without_a_switch_says_so() -> None:
+    plain = ModelInfo(name="plain model", context=2048, thinking_switch=False)
+    async with running(script("a", info=plain)) as bench:
+        await bench.say("/think on")
+        await bench.until(lambda: "plain model has no switch for thinking" in bench.notice)
+    settings = load_settings({"thinking": "off"}, env={})
+    async with running(script("a", info=plain), settings=settings) as bench:
+        await bench.until(lambda: "plain model has no switch for thinking" in bench.notice)
 
 
 async def test_restart_brings_the_engine_back() -> None:

@@ -80,7 +80,6 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         self.slash = Slash(self)
         self.counter = Counter(chat, self.changed, lambda work: self.run_worker(work, group="count", exclusive=True))
         self._wish: Latency | None = None if settings.origins.get("panel", "default") == "default" else settings.panel  # type: ignore[assignment]
-        self._reasoning_open = False
         self._quit_until = 0.0
         self._tick: Timer | None = None
         self._draft_timer: Timer | None = None
@@ -387,10 +386,11 @@ class ChatScreen(Screen[None], inherit_bindings=False):
     def work(self, work: Coroutine[Any, Any, None]) -> None:
         self.run_worker(work, group="command")
 
-    def show_reasoning(self, on: bool | None) -> None:
-        """Open (True) or fold (False) all reasoning, now and in replies to come; None turns it round."""
-        self._reasoning_open = not self._reasoning_open if on is None else on
-        for message in self.conversation.messages:
-            if message.has_reasoning and message.reasoning_open != self._reasoning_open:
-                message.toggle_reasoning()
-        self.note("reasoning is shown" if self._reasoning_open else "reasoning is folded")
+    @property
+    def reasoning_shown(self) -> bool:
+        """Whether reasoning is open, in every reply to come."""
+        return self.conversation.reasoning_open
+
+    @reasoning_shown.setter
+    def reasoning_shown(self, on: bool) -> None:
+        self.conversation.open_reasoning(on)

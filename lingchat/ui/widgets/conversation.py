@@ -40,7 +40,11 @@ class Conversation(MessageList):
         code: int = 0
 
     class Open(BlockAction):
-        """Show the message alone."""
+        """Show the message alone, its tool calls in full."""
+
+        def __init__(self, message: MessageView) -> None:
+            super().__init__(message)
+            self.text = message.whole
 
     class Edit(BlockAction):
         """Change this user message and send it again, as a sibling."""
@@ -121,6 +125,7 @@ class Conversation(MessageList):
         """A reply that grows; its deltas are shown at the flush interval."""
         view = TurnView("assistant", "", node_id, header=header, **more)  # type: ignore[arg-type]
         reply = Reply(view, f"m{next(self._keys)}", self)
+        reply.reasoning_open = self.reasoning_open
         self._append(reply)
         self._settle()
         return reply
@@ -258,6 +263,13 @@ class Conversation(MessageList):
     def action_fold_reasoning(self, key: str) -> None:
         if (message := self._by_key(key)) is not None:
             message.toggle_reasoning()
+
+    def open_reasoning(self, on: bool) -> None:
+        """Opens or folds the reasoning of every message, and of those to come."""
+        self.reasoning_open = on
+        for message in self._all:
+            if message.reasoning_open != on:
+                message.toggle_reasoning()
 
     def action_toggle_reasoning(self) -> None:
         """Opens or folds the reasoning under the cursor, else the last one."""

@@ -240,12 +240,19 @@ def _gauges(run: RunStats, turn: TurnStats | None, width: int) -> list[Content]:
     gauge = bar(context_share(run, turn), max(width - 4 - len(text), 3))
     bytes_ = stats.format_bytes
     half = width // 2
-    parts = ("weights", "kv", "state", "free")
+    # Snapshots are of recurrent states; a model without any has no line for them.
+    parts = ["weights", "kv", "state", "free"]
+    if engine is not None and engine.snapshots:
+        parts.insert(3, "snapshots")
     cells = [(name, bytes_(getattr(engine, name) if engine is not None else 0)) for name in parts]
     lines = [line(("ctx ", LABEL), *gauge, (text, VALUE))]
-    for (a, x), (b, y) in (cells[:2], cells[2:]):
-        gap = " " * max(half - len(a) - len(x) - 1, 1)
-        lines.append(line((f"{a} ", LABEL), (x, VALUE), (gap, ""), (f"{b} ", LABEL), (y, VALUE)))
+    for start in range(0, len(cells), 2):
+        pieces: list[Piece] = []
+        for name, value in cells[start : start + 2]:
+            if pieces:
+                pieces.append((" " * max(half - sum(cell_len(text) for text, _ in pieces), 1), ""))
+            pieces += [(f"{name} ", LABEL), (value, VALUE)]
+        lines.append(line(*pieces))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""One message of the conversation as sections: header, reasoning, blocks, footer.
+"""One message of the conversation as sections: header, reasoning, blocks, tool calls, footer.
 
 What a message is stays; its sections exist only while it is laid out. All text is data.
 
@@ -16,11 +16,16 @@ from typing import Any, Protocol
 from textual.content import Span
 from textual.style import Style
 
+from lingchat.engines.api import ToolCall
+from lingchat.replies import call_line, no_answer
 from lingchat.ui.widgets.blocks import Block, code_sources, parse
 from lingchat.ui.widgets.markdown import TAB
 from lingchat.ui.widgets.rows import Piece, Row
 from lingchat.ui.widgets.sections import BlockSection, GrowingText, Section
 from lingchat.visible import visible, visible_line
+
+NOT_RUN = "  not run"
+CALL_LIMIT = 240  # characters of a call's arguments in the conversation; `o` opens all of it
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,8 @@ class TurnView:
     time: str = ""  # shown at the right of a user's header: "09:41"
     header: str = ""  # the same for a reply: "#7  3.9 ms/tok"
     reasoning: str = ""
-    reasoning_note: str = ""  # "4.1 s · 1,020 tokens"
+    reasoning_note: str = ""  # "4.1 s · 1,020 tokens · 248 tok/s"
+    calls: tuple[ToolCall, ...] = ()  # asked for by the reply; none of them is run
     footer: str = ""
     stop: str = ""
     error: str = ""  # why it broke off
@@ -75,6 +81,16 @@ class MessageView:
     @property
     def text(self) -> str:
         return self.view.text
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return self.view.calls
+
+    @property
+    def whole(self) -> str:
+        """The text, and every call in full."""
+        calls = [f"→ {call_line(call.name, call.arguments)}" for call in self.calls]
+        return "\n\n".join(part for part in (self.text.rstrip("\n") if calls else self.text, *calls) if part)
 
     def lines(self, width: int) -> int:
         """Height in screen lines, the blank line below included."""
@@ -178,8 +194,28 @@ class MessageView:
         self.header.flow = [Row(name, [Span(0, len(name), style)], edge=tuple(edge), code=True)]
         self.header.dirty()
 
-    def _foot(self, gap: bool) -> Section:
+    def _call_rows(self) -> list[Row]:
+        """A row a call: `→ look {"where":"Paris"}  not run`. Many lines' worth of arguments are cut."""
         rows = []
+        lead, hang = ("→ ", ".conversation--hint"), ("  ", "")
+        for call in self.calls:
+            text, name = call_line(call.name, call.arguments, CALL_LIMIT), len(visible_line(call.name))
+            spans = [
+                Span(0, name, ".conversation--strong"),
+                Span(name, len(text), ".conversation--code"),
+                Span(len(text), len(text) + len(NOT_RUN), ".conversation--muted"),
+            ]
+            rows.append(Row(text + NOT_RUN, spans, (lead,), (hang,)))
+        return rows
+
+    def _foot(self, gap: bool) -> Section:
+        rows = self._call_rows()
+        view = self.view
+        nothing = no_answer(view.text, view.reasoning, len(self.calls), "" if view.error else view.stop)
+        if nothing:
+            own = view.stop in ("cancel", "interrupted")  # the user's doing is no fault
+            style = ".conversation--muted" if own else ".conversation--error"
+            rows.append(Row(nothing, (), (("✗ ", style),), (("  ", ""),), style=style))
         if self.view.error:
             mark: Piece = ("✗ ", ".conversation--error")
             hang: Piece = ("  ", "")

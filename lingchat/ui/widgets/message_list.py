@@ -68,6 +68,7 @@ class MessageList(ScrollView, can_focus=True):
         self._view_size = Size(0, 0)
         self._height = 0  # lines of all laid-out messages
         self._keys = count(1)
+        self.reasoning_open = False  # of messages to come
         self._follow = True
         self._moving = False  # the list itself scrolls
         self._seen = 0  # lines the user has had on screen since the view was released
@@ -90,7 +91,9 @@ class MessageList(ScrollView, can_focus=True):
         return self._all[self._first :]
 
     def _view(self, view: TurnView) -> MessageView:
-        return MessageView(view, f"m{next(self._keys)}", self)
+        message = MessageView(view, f"m{next(self._keys)}", self)
+        message.reasoning_open = self.reasoning_open
+        return message
 
     def _append(self, message: MessageView) -> None:
         self._all.append(message)

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from lingchat.engines.api import ToolCall
 from lingchat.events import AnyEvent, Reasoning
+from lingchat.stats import ReasoningMeter, reasoning_note
 from lingchat.ui.widgets.blocks import Block, BlockSplitter, Fence, parse
 from lingchat.ui.widgets.markdown import code_bottom, code_top
 from lingchat.ui.widgets.message import MessageView, Owner, TurnView
-from lingchat.ui.widgets.reasoning import ReasoningMeter
 from lingchat.ui.widgets.rows import Row
 from lingchat.ui.widgets.sections import BlockSection, GrowingText, Section
 from lingchat.visible import visible_line
@@ -41,6 +42,8 @@ class Reply(MessageView):
         self._pending: list[str] = []
         self._pending_reasoning: list[str] = []
         self._reasoning: list[str] = []
+        self._calls: tuple[ToolCall, ...] = ()
+        self._doing = "…"  # what the line in the footer's place says
         self._note = ""
         self._meter = ReasoningMeter()
         self._shown = 0  # text up to here is in the layout
@@ -53,8 +56,9 @@ class Reply(MessageView):
         self.header = Section(indent=0)
         self._head()
         self.tail = GrowingText()
-        self.status = Section([Row("…", style=".conversation--muted")])
+        self.status = Section()
         self.sections = [self.header, self.tail, self.status]
+        self._show_status()
 
     def unload(self) -> None:
         if not self.live:
@@ -74,11 +78,22 @@ class Reply(MessageView):
         self._pending_reasoning.append(delta)
         self.owner.schedule(self)
 
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return self._calls if self.live else self.view.calls
+
+    def call(self, call: ToolCall) -> None:
+        """A tool call of it, whole."""
+        self._calls += (call,)
+        if self._built:
+            self._show_status()
+        self.owner.schedule(self)
+
     def observe(self, event: AnyEvent) -> None:
         """Takes any event of the turn: the figures behind "thinking" come from them."""
         self._meter.add(event)
         if isinstance(event, Reasoning):
-            self.set_reasoning_note(self._meter.note)
+            self.set_reasoning_note(reasoning_note(self._meter.ms, self._meter.tokens))
 
     def set_reasoning_note(self, note: str) -> None:
         """What stands behind "thinking": "4.1 s · 1,020 tokens · 248 tok/s"."""
@@ -89,9 +104,15 @@ class Reply(MessageView):
     def set_status(self, text: str) -> None:
         """The line that holds the footer's place while the reply is written."""
         if self.live:
-            self.status.flow = [Row(visible_line(text), style=".conversation--muted")]
-            self.status.dirty()
+            self._doing = visible_line(text)
+            if self._built:
+                self._show_status()
             self.owner.schedule(self)
+
+    def _show_status(self) -> None:
+        self.status.flow = [*self._call_rows(), Row(self._doing, style=".conversation--muted")]
+        self.status.gap = bool(self._calls) and (self.has_reasoning or bool(self.splitter.source))
+        self.status.dirty()
 
     def flush(self, width: int) -> int:
         """Brings the layout up to what has arrived; returns the first line of the reply that may have changed."""
@@ -107,7 +128,8 @@ class Reply(MessageView):
                 self._add_reasoning("thinking")
             self.thought.grow(text)
             changed = 1
-        if self.has_reasoning and (title := f"thinking {self._note}".strip()) != self._title:
+        word = "thought" if self._pending or self._calls or self.splitter.source else "thinking"
+        if self.has_reasoning and (title := f"{word} {self._note}".strip()) != self._title:
             self._retitle(title)
             changed = 1
         if self._pending:
@@ -162,7 +184,7 @@ class Reply(MessageView):
         thought = {"reasoning": "".join(self._reasoning), "reasoning_note": self._note}
         text = self.splitter.close()
         self.live = False
-        self.view = replace(self.view, text=text, footer=footer, stop=stop, error=error, **thought)
+        self.view = replace(self.view, text=text, calls=self._calls, footer=footer, stop=stop, error=error, **thought)
         if self.has_reasoning:
             self._retitle(f"thought {self._note}".strip())
         self.sections[-1:] = [self._foot(self._gap() or bool(text.strip()))]
