@@ -138,7 +138,7 @@ def project(x: torch.Tensor, w: Weight) -> torch.Tensor:
             y = torch._weight_int8pack_mm(_padded(x).bfloat16(), w.q, w.scale).float()
         else:
             y = F.linear(_padded(x), w.q.float()) * w.scale.float()
-    elif x.device.type == "cpu" and 1 < rows <= MAX_WIDTH:
+    elif x.device.type == "cpu" and rows <= MAX_WIDTH:
         # The library picks other kernels for other T, with other sums; one call a row is the price of equal bits.
         # Block by block, the weight is read from memory once and from the cache after that.
         y = torch.cat(
@@ -148,8 +148,6 @@ def project(x: torch.Tensor, w: Weight) -> torch.Tensor:
             ],
             dim=1,
         )
-    elif rows == 1:
-        y = torch.cat([_linear(x, block) for block in w.weight.split(_cached_rows(w.weight))], dim=1)
     else:
         y = _linear(x, w.weight)
     return y if w.bias is None else y + w.bias
