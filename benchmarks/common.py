@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import time
@@ -41,6 +42,8 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str:
+    if shutil.which("git") is None:
+        return ""
     result = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS.parent)
     return result.stdout.strip()
 
