@@ -14,6 +14,7 @@ from typing import Any
 from lingchat.runtime.formats.markers import (
     CALL_CLOSE,
     CALL_OPEN,
+    FENCE,
     KEY_CLOSE,
     KEY_OPEN,
     SECTION_ARGUMENTS,
@@ -91,11 +92,11 @@ def _read_bare_json(source: Source, tools: Tools) -> Reader[Calls | None]:
 
 def _read_fenced_json(source: Source, tools: Tools) -> Reader[Calls | None]:
     """The JSON of one or more calls as a block of code: three backticks, perhaps `json`, the calls, three backticks."""
-    yield from source.literal("```")
+    yield from source.literal(FENCE)
     word = yield from source.word(_FENCE_WORD, 32)
     if word is None or word.strip() not in ("", "json", "tool_call"):
         return None
-    return (yield from _read_json_until(source, "```", tools))
+    return (yield from _read_json_until(source, FENCE, tools))
 
 
 def _read_json_until(source: Source, closer: str, tools: Tools | None) -> Reader[Calls | None]:
@@ -174,5 +175,5 @@ def _read_section(source: Source, tools: Tools) -> Reader[Calls | None]:
 PAIRS = CallForm((CALL_OPEN,), _read_pairs)
 TAGGED_JSON = CallForm((CALL_OPEN,), _read_tagged_json)
 BARE_JSON = CallForm(("{", "["), _read_bare_json, at_line_start=True)
-FENCED_JSON = CallForm(("```",), _read_fenced_json, at_line_start=True)
+FENCED_JSON = CallForm((FENCE,), _read_fenced_json, at_line_start=True)
 SECTION = CallForm((SECTION_OPEN, SECTION_CALL), _read_section, closers=(SECTION_CLOSE,))

@@ -16,6 +16,8 @@ SECTION_OPEN, SECTION_CLOSE = "<|tool_calls_section_begin|>", "<|tool_calls_sect
 SECTION_CALL, SECTION_ARGUMENTS = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
 SECTION_CALL_END = "<|tool_call_end|>"
 
+FENCE = "```"  # around code; no special token anywhere
+
 REPLY_MARKERS = frozenset(
     {
         THINK_OPEN,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from lingchat.runtime.formats.calls import CallForm, Calls
-from lingchat.runtime.formats.markers import THINK_CLOSE, THINK_OPEN
+from lingchat.runtime.formats.markers import FENCE, THINK_CLOSE, THINK_OPEN
 from lingchat.runtime.formats.parts import Part
 from lingchat.runtime.formats.source import Reader, Source
 from lingchat.runtime.formats.tools import Tools
@@ -48,6 +48,8 @@ class ReplyParser:
         self._breaks = ""  # line breaks before it: a marker or a call swallows them
         self._trim = inside  # right after a marker or a call: line breaks that come next are dropped
         self._line_start = True
+        self._in_code = False  # between fences: what stands there is an example, unless the fence held calls alone
+        self._broken = False  # a call was none: plain JSON after it may be the rest of it
         self._called = False  # there was a call, so that what closes its section may come
         self._reasoning_open = False  # a call ended the reasoning, so that its closing marker may still come
         self._attempt: _Attempt | None = None
@@ -103,6 +105,10 @@ class ReplyParser:
                 self._state, self._reasoning_open = "text", False
             elif any(found in form.closers for form in self._forms):
                 self._take_away(found)
+            elif found == FENCE and self._in_code:
+                self._in_code = False
+                self._say(parts, found)
+                self._held = self._held[len(found) :]
             else:
                 self._attempt = _Attempt(self._forms, found, self._tools)
             return True
@@ -116,8 +122,9 @@ class ReplyParser:
         """What may end plain text here, and whether it counts at the start of a line only."""
         markers: dict[str, bool] = {}
         for form in self._forms:
-            if self._state == "text" or not form.at_line_start:
-                markers |= dict.fromkeys(form.openers, form.at_line_start)
+            if not form.at_line_start or (self._state == "text" and not self._broken):
+                openers = [opener for opener in form.openers if opener == FENCE or not self._in_code]
+                markers |= dict.fromkeys(openers, form.at_line_start)
             if self._called:
                 markers |= dict.fromkeys(form.closers, False)
         if self._state == "reasoning" or self._reasoning_open:
@@ -143,6 +150,8 @@ class ReplyParser:
         if self._state == "reasoning" and (calls is not None or attempt.committed):
             self._state, self._reasoning_open, self._breaks = "text", True, ""
         if calls is None:
+            self._in_code |= attempt.opener == FENCE
+            self._broken |= self._state == "text" and not attempt.at_line_start
             self._say(parts, attempt.opener)
             self._held = self._held[len(attempt.opener) :]
         else:
@@ -181,6 +190,7 @@ class _Attempt:
         self.declined = False
         self._tools = tools
         self._forms = [form for form in forms if opener in form.openers]
+        self.at_line_start = all(form.at_line_start for form in self._forms)
         self._source = Source("")
         self._reader: Reader[Calls | None] | None = None
 

@@ -221,3 +221,8 @@ def test_markers_of_who_speaks_are_control_whatever_a_file_calls_them(metadata: 
     assert set(tokenizer.encode(text)) & {49152, 49153, 49154, 49155} == {49155}
     assert tokenizer.encode(text, special=True)[-2:] == [49154, 49155]
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_end_tokens_are_those_that_the_keys_name_too(metadata: dict[str, Any]) -> None:
+    named = {"tokenizer.ggml.eos_token_id": 5, "tokenizer.ggml.eot_token_id": 6, "tokenizer.ggml.eom_token_id": 7}
+    assert gguf_tokenizer({**metadata, **named}).eos_ids == {0, 2, 5, 6, 7}

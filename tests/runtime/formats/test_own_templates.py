@@ -47,9 +47,9 @@ class Renders:
         return "".join(segment.text for segment in self.template.render(messages, tools=tools, **variables))
 
 
-@pytest.fixture(scope="module", params=[LING])
-def ling(request: pytest.FixtureRequest) -> Iterator[Renders]:
-    renders = Renders(request.param)
+@pytest.fixture(scope="module")
+def ling() -> Iterator[Renders]:
+    renders = Renders(LING)
     yield renders
     renders.template.close()
 
