@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lingchat.catalog import fetch, hub, own
-from lingchat.catalog.about import look
 from lingchat.catalog.find import Found, find
 from lingchat.catalog.own import Entry
 from lingchat.catalog.store import IsCancelled, OnProgress, Progress, ignore, never
@@ -88,11 +87,17 @@ def _listed(row: Row, progress: OnProgress, cancelled: IsCancelled) -> ResolvedM
         return resolve(None, progress, cancelled)
     if row.why_not:
         raise ModelFileError(f"{row.name} cannot be used: {row.why_not}.")
-    if row.source == "huggingface" and look(row.path).problem == "damaged":
+    if row.source == "huggingface" and _damaged(row.path):
         return ResolvedModel(hub.fetch(row.name, progress, cancelled), row.name, False, row.source)
     if not row.path.exists():
         raise ModelNotFound(f"{row.name} is gone: {row.path} is not there. `lingchat models rm {row.name}` forgets it.")
     return ResolvedModel(row.path, row.name, False, row.source)
+
+
+def _damaged(path: Path) -> bool:
+    from lingchat.catalog.about import look  # the readers of all architectures, which no other way to a chat needs
+
+    return look(path).problem == "damaged"
 
 
 def list_models() -> list[Row]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from lingchat.catalog import fetch, store
-from lingchat.catalog.about import look
 from lingchat.catalog.store import IsCancelled, OnProgress
 from lingchat.errors import ConfigError, ModelFileError, ModelNotFound, UnsupportedModel
 
@@ -164,6 +163,8 @@ def _free(name: str, taken: set[str]) -> str:
 
 def _must_run(path: Path, shown: Path) -> None:
     """Refuse what cannot run here, and say why. Too little memory now is no reason: there may be more later."""
+    from lingchat.catalog.about import look  # the readers of all architectures, which no other command here needs
+
     about = look(path)
     if about.problem in ("", "memory"):
         return
