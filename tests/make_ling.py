@@ -140,6 +140,19 @@ def random_tensors(config: HybridConfig, seed: int = 0, *, steady: bool = False)
     return values
 
 
+def looping_tensors(config: HybridConfig, seed: int = 0) -> Values:
+    """Weights whose greedy text runs in circles of seven, but leaves them now and then: lookup is often right and
+    sometimes wrong. A token's row of the head is the embedding of the one before it in its circle."""
+    values = random_tensors(config, seed)
+    token = torch.arange(config.vocab // 7 * 7)
+    after = token // 7 * 7 + (token + 1) % 7
+    values["lm_head.weight"][after] = values["embed_tokens.weight"][token] * 0.5
+    for name in values:
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            values[name] *= 0.8
+    return values
+
+
 def _steady_bias(config: HybridConfig, rng: np.random.Generator) -> torch.Tensor:
     """No two groups' pairs and no two experts closer than 1, which is more than scores differ."""
     groups, size = config.moe.groups, config.moe.experts // config.moe.groups
