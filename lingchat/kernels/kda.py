@@ -97,32 +97,55 @@ def chunked(
     With D(i, j) the decay of rows j + 1 .. i and u_i = beta_i e_i, a chunk's errors solve the lower triangular
     u_i + beta_i sum_{j<i} (k_i . D(i, j) k_j) u_j = beta_i (v_i - (D(i, 0) k_i)^T S) (DeltaNet's chunks, Yang et al. 2024).
     """
-    heads_first = [x.transpose(0, 1) for x in (q, k, v, g)]
-    parts = [x.split(chunk, dim=1) for x in (*heads_first, beta.t())]
     outs = []
-    for some in zip(*parts, strict=True):
-        out, state = _chunk(*some, state)
+    some = chunk * _chunks_at_once(q.device)
+    for rows in zip(*(x.split(some) for x in (q, k, v, g, beta)), strict=True):
+        out, state = _chunks(*rows, state, chunk)
         outs.append(out)
-    return torch.cat(outs, dim=1).transpose(0, 1).contiguous(), state
+    return torch.cat(outs), state
 
 
-def _chunk(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
+def _chunks_at_once(device: torch.device) -> int:
+    """A CPU's cache holds one; on a device few large launches matter."""
+    return 1 if device.type == "cpu" else 64
+
+
+def _chunks(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    state: torch.Tensor,
+    chunk: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One chunk: q, k, g [H, C, K], v [H, C, V], beta [H, C]."""
-    rows = q.shape[1]
-    missing = (1 << (rows - 1).bit_length()) - rows
-    if missing:  # rows that write nothing and forget nothing
-        q, k, v, g = (F.pad(x, (0, 0, 0, missing)) for x in (q, k, v, g))
-        beta = F.pad(beta, (0, missing))
-    since_start = g.cumsum(1).exp()
+    """All that does not need the state for several chunks at once, then the state from one to the next."""
+    rows = len(q)
+    size = min(chunk, 1 << (rows - 1).bit_length())  # C
+    q, k, v, g, beta = (_by_chunks(x, size) for x in (q, k, v, g, beta[:, :, None]))
     among_keys, among_queries = _decayed_products(q, k, g)
-    errors = beta[:, :, None] * (v - (k * since_start) @ state)
-    among_keys = beta[:, :, None] * among_keys
-    written = torch.linalg.solve_triangular(among_keys, errors, upper=False, unitriangular=True)
-    out = (q * since_start) @ state + among_queries @ written
-    final = state * since_start[:, -1, :, None] + (k * _after(g).exp()).transpose(1, 2) @ written
-    return out[:, :rows], final
+    # Entries of the inverse are products of decays and reflections, none above 1: nothing is lost by writing it out.
+    identity = torch.eye(size, dtype=q.dtype, device=q.device).expand_as(among_keys)
+    inverse = torch.linalg.solve_triangular(beta * among_keys, identity, upper=False, unitriangular=True)
+    inverse = inverse * beta.transpose(-1, -2)
+    since_start = g.cumsum(-2).exp()
+    reads = torch.cat((k * since_start, q * since_start), dim=-2)
+    writes = (k * _after(g).exp()).transpose(-1, -2)
+    decay = since_start[..., -1, :, None]
+    outs = []
+    for c in range(q.shape[1]):
+        read = reads[:, c] @ state
+        written = inverse[:, c] @ (v[:, c] - read[:, :size])
+        outs.append(read[:, size:] + among_queries[:, c] @ written)
+        state = decay[:, c] * state + writes[:, c] @ written
+    return torch.cat(outs, dim=1)[:, :rows].transpose(0, 1), state
+
+
+def _by_chunks(x: torch.Tensor, size: int) -> torch.Tensor:
+    """[T, H, K] -> [H, n, C, K]. What is missing of the last chunk are rows that write nothing and forget nothing."""
+    missing = -len(x) % size
+    padded = F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
+    return padded.reshape(-1, size, *x.shape[1:]).permute(2, 0, 1, 3).contiguous()
 
 
 def _after(g: torch.Tensor) -> torch.Tensor:
@@ -131,27 +154,28 @@ def _after(g: torch.Tensor) -> torch.Tensor:
 
 
 def _decayed_products(q: torch.Tensor, k: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """k_i . D(i, j) k_j for j < i and q_i . D(i, j) k_j for j <= i, each [H, C, C], 0 elsewhere; C a power of two.
+    """k_i . D(i, j) k_j for j < i and q_i . D(i, j) k_j for j <= i, 0 elsewhere: of [.., C, K] each [.., C, C].
 
-    The C rows are halved, the halves halved, and so on: for i in a second half and j in its first, D(i, j) is the
-    decay from the middle to i times the decay from j to the middle. Each is the exponential of a sum of numbers of one
-    sign, so none is above 1 however far the decays go, and nothing cancels as in a difference of running sums.
+    C is a power of two. The rows are halved, the halves halved, and so on: for i in a second half and j in its first,
+    D(i, j) is the decay from the middle to i times the decay from j to the middle. Each is the exponential of a sum of
+    numbers of one sign, so none is above 1 however far the decays go, and nothing cancels as in a difference of sums.
     """
-    heads, rows, width = k.shape
-    pair = torch.stack((k, q), dim=1)
-    out = k.new_zeros(heads, 2, rows, rows)
+    *front, rows, width = k.shape
+    pair = torch.stack((k, q), dim=-3).view(-1, 2, rows, width)
+    out = k.new_zeros(len(pair), 2, rows, rows)
     half = rows // 2
     while half:
         n = rows // (2 * half)
-        decay = g.reshape(heads, n, 2, half, width)
-        left = pair.view(heads, 2, n, 2, half, width)[:, :, :, 1] * decay[:, :, 1].cumsum(-2).exp()[:, None]
-        right = k.reshape(heads, n, 2, half, width)[:, :, 0] * _after(decay[:, :, 0]).exp()
-        blocks = left @ right.transpose(-1, -2)[:, None]  # [H, 2, n, half, half]
-        lower = out.view(heads, 2, n, 2 * half, n, 2 * half).diagonal(dim1=2, dim2=4)[:, :, half:, :half]
+        decay, keys = (x.reshape(-1, n, 2, half, width) for x in (g, k))
+        left = pair.view(-1, 2, n, 2, half, width)[:, :, :, 1] * decay[:, :, 1].cumsum(-2).exp()[:, None]
+        right = keys[:, :, 0] * _after(decay[:, :, 0]).exp()
+        blocks = left @ right.transpose(-1, -2)[:, None]  # [.., 2, n, half, half]
+        lower = out.view(-1, 2, n, 2 * half, n, 2 * half).diagonal(dim1=2, dim2=4)[:, :, half:, :half]
         lower.copy_(blocks.permute(0, 1, 3, 4, 2))
         half //= 2
-    out[:, 1].diagonal(dim1=1, dim2=2).copy_((q * k).sum(-1))
-    return out[:, 0], out[:, 1]
+    out = out.view(*front, 2, rows, rows)
+    out[..., 1, :, :].diagonal(dim1=-2, dim2=-1).copy_((q * k).sum(-1))
+    return out[..., 0, :, :], out[..., 1, :, :]
 
 
 @cache

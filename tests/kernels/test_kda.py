@@ -91,6 +91,17 @@ def test_chunks_of_other_sizes_are_the_rule_too(chunk: int) -> None:
     close(final, want_states[-1], 1e-5)
 
 
+@pytest.mark.parametrize("rows", [64, 65, 300])
+def test_chunks_taken_together_as_on_a_device_are_the_rule(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = made(rows, seed=rows, decay="sudden")
+    want, want_states = loop(*inputs)
+    for size in (2, 64):  # two chunks of 64 at once, and all of them
+        monkeypatch.setattr(kda, "_chunks_at_once", lambda device, size=size: size)
+        out, final = kda.chunked(*inputs)
+        close(out, want, 1e-5)
+        close(final, want_states[-1], 1e-5)
+
+
 def test_no_exponent_of_a_chunk_is_above_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 64 rows of -5 a factor exp(+320) would be infinite; with gentler ones it would only be wrong."""
     seen: list[float] = []
