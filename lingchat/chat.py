@@ -21,7 +21,8 @@ from lingchat.session import Node, Reply, Session
 from lingchat.stats import RunStats, footer, summary
 from lingchat.trace import TraceWriter
 
-DEMO_SAMPLING = {"temperature": 0.2, "top_p": 0.9}  # what the demonstration model's authors recommend
+# What the demonstration model's authors recommend: it is small enough to ramble at everyone's default.
+DEMO_SAMPLING = {"temperature": 0.2, "top_p": 0.9}
 # Refused before anything was computed: such a message leaves no mark in the session.
 REFUSED = (ContextOverflow.code, UsageError.code)
 THINKING = {"auto": None, "on": True, "off": False}
@@ -34,7 +35,7 @@ class Chat:
         self.engine = engine
         self.session = session
         self.trace = trace
-        self.sampling = Sampling(**settings.sampling_fields())
+        self.sampling = self._default_sampling = self._suited = Sampling(**settings.sampling_fields())
         self._origins = settings.origins
         self.spec: Spec = settings.spec  # type: ignore[assignment]  # config.py has checked it
         self.thinking = THINKING[settings.thinking]  # whether replies reason first; None: the model's own way
@@ -84,10 +85,15 @@ class Chat:
             yield warning
 
     def _suit(self, info: ModelInfo) -> None:
-        """The demonstration model is small enough to ramble at everyone's default; what was asked for stays."""
-        if info.demo:
-            unasked = {name: value for name, value in DEMO_SAMPLING.items() if self._origins.get(name) == "default"}
-            self.sampling = msgspec.structs.replace(self.sampling, **unasked)
+        """Sample as the model's publisher suggests, in what nobody has asked for: neither a setting nor `/sampling`."""
+        advice = {**info.suggested_sampling, **(DEMO_SAMPLING if info.demo else {})}
+        changes = {}
+        for name in self.sampling.__struct_fields__:
+            by_hand = getattr(self.sampling, name) != getattr(self._suited, name)
+            if self._origins.get(name) == "default" and not by_hand:
+                changes[name] = advice.get(name, getattr(self._default_sampling, name))
+        self._suited = msgspec.structs.replace(self._suited, **changes)
+        self.sampling = msgspec.structs.replace(self.sampling, **changes)
 
     @property
     def thinking_problem(self) -> str:

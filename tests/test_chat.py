@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lingchat.chat import Chat
@@ -253,6 +254,23 @@ async def test_a_call_is_in_the_trace_and_replays(tmp_path: Path) -> None:
     assert [(event.name, event.arguments) for event in seen if isinstance(event, Called)] == [
         ("look", '{"where":"Paris"}')
     ]
+
+
+async def test_a_model_is_sampled_as_its_publisher_suggests_unless_someone_asked(tmp_path: Path) -> None:
+    made = Made(tmp_path, "x", top_p=0.5)
+    advice = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+    made.engine.script = Script.of("x", info=ModelInfo(name="m", suggested_sampling=advice))
+    await made.ready()
+    sampling = made.chat.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.6, 0.5, 20)
+    made.chat.sampling = msgspec.structs.replace(sampling, top_k=3)
+    made.engine.script = Script.of("x", info=ModelInfo(name="other", suggested_sampling={"min_p": 0.1}))
+    async for _ in made.chat.restart():
+        pass
+    sampling = made.chat.sampling  # what was set by hand stays, what the first model suggested goes
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.7, 0.5, 3, 0.1)
+    await made.say("x")
+    assert made.engine.requests[-1].sampling == sampling
 
 
 @pytest.mark.parametrize(("setting", "sent_as"), [("auto", None), ("on", True), ("off", False)])

@@ -110,6 +110,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes: int = 0
     state_bytes: int = 0  # recurrent state of hybrid models; does not grow with the context
     snapshot_bytes: int = 0  # room for copies of that state, so that earlier turns need not be computed again
+    suggested_sampling: dict[str, int | float] = {}  # by its publisher, by the names of `Sampling`'s fields
     thinking_switch: bool | None = None  # whether the template heeds `ChatRequest.thinking`; None: unknown
     demo: bool = False
     provenance: str = "live"  # live, replay, remote (client clock), random weights

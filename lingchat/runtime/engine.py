@@ -59,6 +59,7 @@ class Runtime:
             kv_bytes=state.cache_bytes,
             state_bytes=state.state_bytes,
             snapshot_bytes=state.places * state.snapshot_bytes,
+            suggested_sampling=self.formats.suggested_sampling,
             thinking_switch=self.formats.thinking_switch,
             demo=loading.demo,
         )

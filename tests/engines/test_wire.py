@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingchat.engines import wire
-from lingchat.engines.api import ChatRequest, Message, ToolCall
+from lingchat.engines.api import ChatRequest, Message, ModelInfo, ToolCall
 from lingchat.events import Decode, Text
 from lingchat.events import ToolCall as Called
 
@@ -15,6 +15,7 @@ MESSAGES = [
     wire.Happened(3, Text(t_ns=5, turn=1, delta="häi \U0001f600")),
     wire.Happened(3, Decode(t_ns=5, turn=1, t0_ns=1, dt_us=(3, 4), k=(1, 2), m=(0, 4), a=(0, 1))),
     wire.Happened(3, Called(t_ns=5, turn=1, index=1, name="look", arguments='{"where":"\\u001b"}', id="f:0")),
+    wire.Ready(ModelInfo(name="m", suggested_sampling={"top_k": 20, "top_p": 0.95}, thinking_switch=True)),
     wire.Counted(4, 17),
     wire.Failed(0, "engine", "no"),
 ]
