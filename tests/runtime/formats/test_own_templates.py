@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from formats_judge import judge, write_vocabulary
 
+from lingchat.catalog.headers import read_gguf
 from lingchat.engines.api import Message, ToolCall
 from lingchat.runtime.formats.families import FAMILIES, OTHER, family_of
 from lingchat.runtime.formats.own_templates import CHATML, KIMI, LING
@@ -178,6 +181,26 @@ def test_ling_takes_the_calls_that_its_own_replies_made(ling: Renders) -> None:
     assert prompt.endswith(
         f"{ASK}Look.</think><tool_call>weather<arg_key>city</arg_key>\n<arg_value>Köln</arg_value>\n</tool_call><|role_end|>"
     )
+
+
+def test_llama_cpps_engine_renders_ling_the_same(ling: Renders, default_model: Path, tmp_path: Path) -> None:
+    metadata = {k: v for k, v in read_gguf(default_model).metadata.items() if k.startswith("tokenizer.")}
+    path = write_vocabulary(tmp_path / "model.gguf", {**metadata, "tokenizer.chat_template": LING})
+    messages = (SYSTEM, HI, CALLS, *RESULTS, Message("assistant", "Noon.", reasoning="It is noon."), HI)
+    chat = [
+        {"role": m.role, "content": m.content}
+        | ({"reasoning_content": m.reasoning} if m.reasoning else {})
+        | ({"tool_calls": [{"type": "function", "function": called(c)} for c in m.tool_calls]} if m.tool_calls else {})
+        for m in messages
+    ]
+    with judge(path) as found:
+        assert (
+            ling(*messages, tools=(WEATHER,)) == found.post("/apply-template", messages=chat, tools=[WEATHER])["prompt"]
+        )
+
+
+def called(call: ToolCall) -> dict[str, str]:
+    return {"name": call.name, "arguments": call.arguments}
 
 
 USER = "<|im_user|>user<|im_middle|>Hi<|im_end|>"
