@@ -13,12 +13,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import torch
+from make_ling import ling_config, random_tensors, tokens, write_ling_hf
 from make_models import write_gguf
 
 from lingchat.engines.api import ChatRequest, Message, Sampling
 from lingchat.engines.local import LocalEngine
-from lingchat.errors import DiskError, EngineCrashed, LingchatError, ModelFileError, ModelNotFound, UsageError
-from lingchat.events import AnyEvent, Decode, Error, Text, TurnEnd, TurnFirst, TurnStart
+from lingchat.errors import (
+    DiskError,
+    EngineCrashed,
+    LingchatError,
+    ModelFileError,
+    ModelNotFound,
+    NoDevice,
+    UsageError,
+)
+from lingchat.events import AnyEvent, Decode, Engine, Error, Reasoning, Text, TurnEnd, TurnFirst, TurnStart
 
 DEADLINE_S = 60.0
 
@@ -29,6 +39,24 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_gguf(path, "llama", "Q8_0")
     return path
+
+
+@pytest.fixture(scope="module")
+def ling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Ling-3.0 that counts: 1 after a marker, then 2, 3 and 1 again, whatever was said before."""
+    folder = tmp_path_factory.mktemp("ling")
+    config, ids = ling_config(layers=4, heads=1), {token: id for id, token in enumerate(tokens())}
+    values = random_tensors(config)
+    for name in values:
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            values[name] *= 0  # the residual stays the token's embedding
+    head, embedding = values["lm_head.weight"], values["embed_tokens.weight"]
+    head *= 0
+    for before, after in (("<think>", "1"), ("</think>", "1"), ("1", "2"), ("2", "3"), ("3", "1")):
+        head[ids[after]] += embedding[ids[before]]
+    write_ling_hf(folder, config, tensors=values)
+    (folder / "chat_template.jinja").unlink()  # ours stands in, and keeps earlier reasoning
+    return folder
 
 
 @asynccontextmanager
@@ -288,9 +316,40 @@ async def test_a_log_that_cannot_be_written_is_named(
         LocalEngine(str(tiny)).spawn()
 
 
+async def test_a_reply_s_reasoning_comes_back_as_the_prefix_that_the_state_holds(ling: Path) -> None:
+    """Of a second question only what is new is computed: the reasoning before it is there to the token."""
+    engine = LocalEngine(str(ling), dtype="fp32", device="cpu", context=512)
+    try:
+        started = [event async for event in engine.start()]
+        info = await engine.info()
+        ready = next(event for event in started if isinstance(event, Engine) and event.phase == "ready")
+        assert info.thinking_switch is True and info.state_bytes > 0 and info.snapshot_bytes >= 2 * info.state_bytes
+        assert (ready.state, ready.snapshots) == (info.state_bytes, info.snapshot_bytes)
+
+        first = await collect(engine, ask("hi", tokens=8))
+        thought = "".join(event.delta for event in first if isinstance(event, Reasoning))
+        assert thought == "12312312" and not any(isinstance(event, Text) for event in first)
+        assert first[-1] == TurnEnd(t_ns=first[-1].t_ns, turn=1, stop="length")
+        prompt = next(event for event in first if isinstance(event, TurnStart)).prompt_tokens
+
+        history = (Message("user", "hi"), Message("assistant", "", thought), Message("user", "and?"))
+        sampling = Sampling(temperature=0.0, max_tokens=4)
+        second = await collect(engine, ChatRequest(messages=history, sampling=sampling, turn=2))
+        start = next(event for event in second if isinstance(event, TurnStart))
+        assert start.reused == prompt + 7  # the eighth token was drawn and never computed
+
+        answered = await collect(engine, ChatRequest(messages=history, thinking=False, sampling=sampling, turn=3))
+        assert "".join(event.delta for event in answered if isinstance(event, Text)) == "1231"
+        assert not any(isinstance(event, Reasoning) for event in answered)
+    finally:
+        await engine.close()
+
+
 async def test_what_cannot_be_loaded_is_named(tiny: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(tiny.read_bytes()[:5000])
     await fails_to_start(broken, ModelFileError, "broken.gguf")
     await fails_to_start(tmp_path / "nowhere.gguf", ModelNotFound, "nowhere.gguf")
     await fails_to_start(tiny, UsageError, "int4", dtype="int4")
+    if not torch.cuda.is_available():
+        await fails_to_start(tiny, NoDevice, "--device cuda", device="cuda")
