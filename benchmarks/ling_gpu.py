@@ -259,8 +259,8 @@ STEPS: dict[str, Callable[[Results, Budget, str, bool], None]] = {
     "warm": _warm,
     "roof": _roof,
     "chunks": _chunks,
-    "models": _models,
     "operations": _operations,
+    "models": _models,
     "logits": _logits,
 }
 

@@ -114,7 +114,7 @@ def _memory(memory: dict[str, Any]) -> str:
     planned = f"planned {_gb(memory['plan']['total'])} (weights {_gb(memory['plan']['weights'])})"
     if memory["peak"] is None:
         return f"{planned}; the peak cannot be told on this system"
-    parts = f"loading {_gb(memory['load_peak'])}, running {_gb(memory['run_peak'])}"
+    parts = ", ".join(f"{name.replace('_', ' ')} {_gb(taken)}" for name, taken in memory["peaks"].items())
     return f"{planned}, peak {_gb(memory['peak'])}, {100 * (memory['peak_over_plan'] - 1):+.1f} % ({parts})"
 
 

@@ -106,6 +106,8 @@ def run(job: Job, notes: Notes) -> dict[str, Any]:
     for _ in bench.driver.decode(Width(0, adaptive=False)):
         pass
     bench.state.forget()
+    warm_peak = peak.bytes()
+    peak.restart()
     notes.say(f"measuring: {job.prompt} tokens of prefill, {job.new} decoded")
     prefill_s = _prefill(bench, ids, job.new + 1, job.seed)
     ends, tokens = _decode(bench)
@@ -151,7 +153,7 @@ def run(job: Job, notes: Notes) -> dict[str, Any]:
         "weight_bytes_per_token": a_token,
         "floor_ms": a_token / roof.read * 1e3,
         "share_of_roof": a_token * len(gaps) / decode_s / roof.read,
-        "memory": _memory(memory, bench, load_peak, run_peak, peak.how),
+        "memory": _memory(memory, bench, {"load": load_peak, "warm_up": warm_peak, "run": run_peak}, peak.how),
     }
 
 
@@ -221,15 +223,14 @@ def _check_logits(bench: _Bench) -> float:
     return float(logits.float().std())
 
 
-def _memory(memory: MemoryPlan, bench: _Bench, load_peak: int | None, run_peak: int | None, how: str) -> dict[str, Any]:
-    peaks = [peak for peak in (load_peak, run_peak) if peak is not None]
-    peak = max(peaks, default=None)
+def _memory(memory: MemoryPlan, bench: _Bench, peaks: dict[str, int | None], how: str) -> dict[str, Any]:
+    """The plan beside what was taken. `peaks`: the most while it loaded, ran for the first time, and ran."""
+    peak = max((taken for taken in peaks.values() if taken is not None), default=None)
     return {
         "plan": {name: getattr(memory, name) for name in PLANNED},
         "weights": bench.ops.weight_bytes(),
         "state": bench.state.bytes(),
-        "load_peak": load_peak,
-        "run_peak": run_peak,
+        "peaks": peaks,
         "peak": peak,
         "peak_over_plan": None if peak is None else peak / memory.total,
         "measured": how or "not on this system",

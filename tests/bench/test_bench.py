@@ -65,6 +65,9 @@ def test_every_form_runs_and_says_what_it_is(capsys: pytest.CaptureFixture[str],
     assert memory["plan"]["total"] == sum(
         memory["plan"][part] for part in ("weights", "kv", "state", "snapshots", "workspace")
     )
+    if memory["peak"] is not None:
+        assert memory["peak"] == max(memory["peaks"].values())
+        assert set(memory["peaks"]) == {"load", "warm_up", "run"}
     assert result["versions"]["torch"] == torch.__version__
 
 
