@@ -32,6 +32,28 @@ SINGLE: dict[str, tuple[tuple[str, float | None], ...]] = {
         ("mean_kl_nats", None),
         ("same_top_token", None),
     ),
+    "ling_gpu": (
+        ("roof.read_by_own_kernel_gb_s", None),
+        ("roof.copy_gb_s", None),
+        *(
+            (f"models.{model}.{figure}", limit)
+            for model in (
+                "ling-3.0-tiny bf16",
+                "ling-3.0-tiny fp8",
+                "ling-3.0-tiny int4",
+                "ling-3.0-flash fp8",
+                "ling-3.0-flash int4",
+                "kimi-linear bf16",
+                "qwen3-4b bf16",
+            )
+            for figure, limit in (
+                ("decode.tpot_p50_ms", None),
+                ("share_of_roof", None),
+                ("prefill.tokens_per_s", None),
+                ("memory.peak_over_plan", 1.02),
+            )
+        ),
+    ),
     "ui_echo": (("others_percent_of_a_core", None),),
     "startup": (("others_percent_of_a_core", None),),
 }
