@@ -208,7 +208,8 @@ def _prefill(bench: _Bench, ids: Sequence[int], budget: int, seed: int) -> float
 
 def _decode(bench: _Bench) -> tuple[list[int], list[int]]:
     """The rest of the reply: the end of each round in ns, the begin first; and the tokens."""
-    ends, tokens = [now_ns()], []
+    tokens: list[int] = []
+    ends = [now_ns()]
     for timed in bench.driver.decode(Width(0, adaptive=False)):
         ends.append(timed.end_ns)
         tokens += timed.record.ids
