@@ -187,7 +187,11 @@ def fla_available() -> bool:
 def chunked_fla(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`chunked` by flash-linear-attention's kernels on a GPU. Its products round to what its tensor cores take."""
+    """`chunked` by flash-linear-attention's kernels on a GPU, whose products are TF32's (1e-3 of the result).
+
+    Its first call compiles and tunes them: 94 s on an H200, 10 s in every later process. After that it takes 0.7 ms
+    for 1,024 rows of 16 heads, and `chunked` 5 ms.
+    """
     from fla.ops.kda import chunk_kda
 
     out, final = chunk_kda(
