@@ -15,15 +15,18 @@ from make_ling import Tiny, kimi_config, ling_config, random_tensors, write_kimi
 from lingchat.architectures.hybrid import HybridConfig
 
 POSITIONS = 64
-# Period 4 and 6, layer counts on and off the period, with and without query LoRA, 16 and 32 experts, limits, MTP.
+# Period 4 and 6, layer counts on and off the period, with and without query LoRA, 16 and 32 experts, limits, MTP,
+# heads of the published sizes.
 VARIANTS: dict[str, tuple[int, HybridConfig]] = {
     "period-4": (1, ling_config(period=4, layers=8, q_rank=32)),
     "period-4-off": (2, ling_config(period=4, layers=9, experts=32)),
     "period-6-limits": (3, ling_config(period=6, layers=6, dense=2, limits=True)),
     "period-6-off-limits": (4, ling_config(period=6, layers=8, q_rank=32, experts=32, dense=2, limits=True)),
     "mtp": (5, ling_config(period=4, layers=4, mtp=1)),
+    "published-heads": (8, ling_config(period=4, layers=4, q_rank=32, published_heads=True)),
     "kimi": (6, kimi_config(layers=5)),
     "kimi-two-periods": (7, kimi_config(layers=8, experts=32)),
+    "kimi-published-heads": (9, kimi_config(layers=4, published_heads=True)),
 }
 
 

@@ -60,6 +60,23 @@ class Tiny:
 # --------------------------------------------------------------------------------------------------- configurations
 
 
+@dataclass(frozen=True)
+class _Head:
+    kda: int
+    nope: int
+    rope: int
+    value: int
+    kv_rank: int
+
+    def mla(self, heads: int, *, q_rank: int | None, rope_base: float | None, gated: bool) -> MLAConfig:
+        scale = (self.nope + self.rope) ** -0.5
+        return MLAConfig(heads, self.nope, self.rope, self.value, self.kv_rank, q_rank, rope_base, gated, scale)
+
+
+_TINY_HEAD = _Head(kda=32, nope=32, rope=16, value=32, kv_rank=64)
+_PUBLISHED_HEAD = _Head(kda=128, nope=128, rope=64, value=128, kv_rank=512)
+
+
 def ling_kinds(layers: int, period: int) -> tuple[LayerKind, ...]:
     """Every `period`-th layer and all of a last incomplete period attend fully."""
     whole = layers // period * period
@@ -77,10 +94,12 @@ def ling_config(
     mtp: int = 0,
     hidden: int = 64,
     heads: int = 2,
-    head_dim: int = 32,
+    head_dim: int | None = None,
+    published_heads: bool = False,
 ) -> HybridConfig:
-    """A tiny Ling-3.0. `limits`: the routed experts of the last two layers and the shared ones of the last three are
-    limited, low enough to bite."""
+    """A tiny Ling-3.0. `head_dim` is of KDA alone. `limits`: the routed experts of the last two layers and the shared ones of the last three are
+    limited, low enough to bite. `published_heads`: a head is as large as in the published models."""
+    head = _PUBLISHED_HEAD if published_heads else _TINY_HEAD
     return HybridConfig(
         architecture="BailingMoeV3ForCausalLM",
         hidden=hidden,
@@ -91,8 +110,8 @@ def ling_config(
         kinds=ling_kinds(layers, period),
         dense_layers=dense,
         ffn=96,
-        kda=KDAConfig(heads, head_dim, 4, "bounded", -5.0, None),
-        mla=MLAConfig(heads, 32, 16, 32, 64, q_rank, 6000000.0, True, 48**-0.5),
+        kda=KDAConfig(heads, head_dim or head.kda, 4, "bounded", -5.0, None),
+        mla=head.mla(heads, q_rank=q_rank, rope_base=6000000.0, gated=True),
         moe=MoEConfig(experts, 4, 4, 2, 32, 32, 2.5, True),
         routed_limits=tuple(0.5 if limits and i >= layers - 2 else 0.0 for i in range(layers)),
         shared_limits=tuple(
@@ -102,9 +121,11 @@ def ling_config(
     )
 
 
-def kimi_config(*, layers: int = 5, experts: int = 16, hidden: int = 64, heads: int = 2) -> HybridConfig:
+def kimi_config(
+    *, layers: int = 5, experts: int = 16, hidden: int = 64, heads: int = 2, published_heads: bool = False
+) -> HybridConfig:
     """A tiny Kimi-Linear: every fourth layer and the last attend fully."""
-    none = (0.0,) * layers
+    none, head = (0.0,) * layers, _PUBLISHED_HEAD if published_heads else _TINY_HEAD
     return HybridConfig(
         architecture="KimiLinearForCausalLM",
         hidden=hidden,
@@ -115,8 +136,8 @@ def kimi_config(*, layers: int = 5, experts: int = 16, hidden: int = 64, heads: 
         kinds=tuple("mla" if i % 4 == 3 or i == layers - 1 else "kda" for i in range(layers)),
         dense_layers=1,
         ffn=96,
-        kda=KDAConfig(heads, 32, 4, "softplus", 0.0, 32),
-        mla=MLAConfig(heads, 32, 16, 32, 64, None, None, False, 48**-0.5),
+        kda=KDAConfig(heads, head.kda, 4, "softplus", 0.0, head.kda),
+        mla=head.mla(heads, q_rank=None, rope_base=None, gated=False),
         moe=MoEConfig(experts, 4, 1, 1, 32, 32, 2.446, True),
         routed_limits=none,
         shared_limits=none,

@@ -178,10 +178,10 @@ def looping(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
 def test_drafting_never_changes_the_text(looping: Path, dtype: str, sampling: Sampling) -> None:
     bench = Bench(looping, dtype, width=W)
-    plain, rounds = bench.reply(REPEATING, 60, 0, sampling)
+    plain, rounds = bench.reply(REPEATING, 40, 0, sampling)
     assert all(timed.record.drafted == 0 for timed in rounds)
     for drafts in (1, 3, 7):
-        text, rounds = bench.reply(REPEATING, 60, drafts, sampling)
+        text, rounds = bench.reply(REPEATING, 40, drafts, sampling)
         assert text == plain, drafts
         if sampling == Sampling(temperature=0.0):
             assert sum(timed.record.accepted for timed in rounds) > 2

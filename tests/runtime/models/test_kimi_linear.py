@@ -125,5 +125,5 @@ def test_row_zero_has_the_bits_of_a_single_row(ling_case: Cases) -> None:
     case = ling_case("kimi")
     bench = Bench(case.tiny.path, width=16)
     single = bench.verify_logits(case.ids[:32], 1)
-    for width in range(2, 17):
+    for width in (2, 3, 7, 8, 9, 16):
         assert torch.equal(bench.verify_logits(case.ids[:32], width), single), width
