@@ -15,7 +15,6 @@ import msgspec
 from lingchat.arguments import Parser
 from lingchat.config import paths
 from lingchat.errors import DiskError, UsageError
-from lingchat.replies import call_line, no_answer
 from lingchat.session import Session, SessionStore
 from lingchat.visible import visible, visible_line
 
@@ -95,11 +94,7 @@ def _markdown(session: Session) -> str:
     if session.system:
         parts.append(f"## system\n\n{session.system}\n")
     for node in session.path():
-        parts.append(f"## {node.role} {node.time}".rstrip() + f"\n\n{node.content}\n")
-        parts += [f"    called {call_line(call.name, call.arguments)}\n" for call in node.calls]
-        nothing = no_answer(node.content, node.reasoning, len(node.calls), node.stop)
-        if nothing:
-            parts.append(f"*{nothing}*\n")
+        parts.append(f"## {node.role} {node.time}".rstrip() + f"\n\n{node.said}\n")
         if node.footer:
             parts.append(f"*{node.footer}*\n")
     return "\n".join(parts)

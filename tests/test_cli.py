@@ -303,6 +303,7 @@ def conversation() -> str:
     session.add("user", "What is a \x1b[31mtide?")
     reply = session.begin_reply()
     reply.delta("The sea's rise and fall.", 0)
+    reply.call("tide_table\x1b[2J", '{"where":"Brest"}', "", 0)
     reply.finish("eos", footer="6 tok")
     session.close()
     return session.id
@@ -312,6 +313,7 @@ def test_sessions_are_listed_shown_found_and_exported(capsys, conversation: str,
     assert conversation in told(capsys, "sessions")[1]
     code, out, _ = told(capsys, "sessions", "show", "last")
     assert code == 0 and "## user" in out and "rise and fall" in out and "6 tok" in out and "\x1b" not in out
+    assert '→ tide_table␛[2J {"where":"Brest"}  (not run)' in out
     assert conversation in told(capsys, "sessions", "search", "rise", "sea")[1]
     assert told(capsys, "sessions", "search", "volcano")[1] == ""
     target = tmp_path / "it.json"

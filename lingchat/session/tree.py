@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from lingchat.engines.api import Message, Role, ToolCall
+from lingchat.replies import call_line, no_answer
 from lingchat.session.records import Added, AnyRecord, Begun, Delta, Ended, Head, Selected, SystemSet, Titled
 
 ROOT = 0  # the parent of first messages
@@ -41,6 +42,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     def message(self) -> Message:
         """What a request carries of it."""
         return Message(self.role, self.content, self.reasoning, self.calls, self.name, self.call)
+
+    @property
+    def said(self) -> str:
+        """What a reader of plain text is shown: the text, a line a call, and that there is no answer where it is so."""
+        more = [f"→ {call_line(call.name, call.arguments)}  (not run)" for call in self.calls]
+        nothing = no_answer(self.content, self.reasoning, len(self.calls), self.stop)
+        more += [f"({nothing})"] if nothing else []
+        return "\n\n".join(part for part in (self.content.rstrip("\n"), *more) if part) if more else self.content
 
 
 class _Growing:

@@ -104,7 +104,7 @@ class Commands:
             self._host.chat.use(store.open(wanted))
         self._host.editing = None
         for node in self._session.path()[-4:]:
-            self._host.say(f"{node.role}: {node.content}")
+            self._host.say(f"{node.role}: {node.said}")
         self._host.say(f"in session {self._session.id} {self._session.title}".rstrip())
 
     def do_rename(self, argument: str) -> None:

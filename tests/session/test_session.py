@@ -143,6 +143,21 @@ def test_tool_calls_and_their_results_are_kept_and_sent_back(store):
     assert first == ToolCall("weather", '{"city":"Paris"}', first.id)
 
 
+def test_what_a_reader_of_plain_text_is_shown(store):
+    session = talked(store, "weather?", "Sunny.\n", "and?")
+    assert [node.said for node in session.path()] == ["weather?", "Sunny.\n", "and?"]
+    reply = session.begin_reply()
+    reply.reasoning("hm", 0)
+    reply.delta("Let me look.\n", 0)
+    reply.call("look\x1b", '{"where": "Rome"}', "", 0)
+    assert reply.node.said == 'Let me look.\n\n→ look␛ {"where":"Rome"}  (not run)'
+    reply.finish("eos")
+    reply = session.begin_reply()
+    reply.reasoning("hm", 0)
+    assert reply.node.said == ""  # it may still come to an answer
+    assert reply.finish("length").said == "(no answer: the length limit was reached inside the reasoning)"
+
+
 def test_a_session_from_before_tool_calls_loads_and_goes_on(store):
     """Lines as the first version wrote them."""
     session = store.create()

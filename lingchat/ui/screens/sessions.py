@@ -162,8 +162,8 @@ class SessionsScreen(Screen[str | None]):
         size = 0
         for node in session.path():
             name = "you" if node.role == "user" else "model" if node.role == "assistant" else node.role
-            lines.append(f"{name}\n{node.content.strip()}\n")
-            size += len(node.content)
+            lines.append(f"{name}\n{node.said.strip()}\n")
+            size += len(node.said)
             if size > PREVIEW_CHARACTERS:
                 break
         return "\n".join(lines)[: PREVIEW_CHARACTERS + 200]
