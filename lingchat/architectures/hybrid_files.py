@@ -1,8 +1,8 @@
 """What a hybrid model's tensors are called in each kind of file, and the shapes they may have there.
 
 Names of Ling-3.0 folders as SGLang's and vLLM's loaders of `bailing_moe_v3` read them, of Kimi-Linear folders as
-SGLang's `kimi_linear` does and as transformers' `save_pretrained` writes them; of GGUF files as the gguf package's
-tables and llama.cpp's loaders of `bailingmoe3` and `kimi-linear` have them.
+SGLang's `kimi_linear` does, and of both as transformers' `save_pretrained` writes them; of GGUF files as the gguf
+package's tables and llama.cpp's loaders of `bailingmoe3` and `kimi-linear` have them.
 
 A name is looked up under the kind of its layer: KDA and MLA layers both have an `attention.g_proj.weight`, of different
 shapes and meanings. Knows no files.
@@ -65,6 +65,8 @@ def _folder_names(attention: str, mla_out: str, experts: str, dense: tuple[str, 
     names: dict[str, tuple[str, ...]] = {name: (name,) for name in _LAYER}
     names |= {f"kda.{ours}": (f"{attention}.{theirs}",) for ours, theirs in _KDA.items()}
     names |= {f"mla.{ours}.weight": (f"{attention}.{theirs}.weight",) for ours, theirs in _MLA.items()}
+    # transformers' renaming of an MLA layer's out-projection is undone for both kinds of layer.
+    names["kda.o_proj.weight"] = tuple(f"{attention}.{out}.weight" for out in dict.fromkeys(("o_proj", mla_out)))
     names["mla.o_proj.weight"] = (f"{attention}.{mla_out}.weight",)
     names["moe.router.weight"] = (f"{experts}.gate.weight",)
     names["moe.router_bias"] = tuple(f"{experts}.gate.{name}" for name in bias)

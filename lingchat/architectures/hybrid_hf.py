@@ -1,8 +1,8 @@
-"""`HybridConfig` from a Hugging Face `config.json` of `BailingMoeV3ForCausalLM` or `KimiLinearForCausalLM`.
+"""`HybridConfig` from a Hugging Face `config.json` of Ling-3.0 or Kimi-Linear.
 
-Dispatches on `architectures`, never on `model_type`: `bailing_hybrid` names two kinds of model. Kimi-Linear's keys come
-in two spellings, its authors' own and that of transformers 5. Sources: the configuration classes of both, and SGLang's
-and vLLM's loaders of them.
+Dispatches on `architectures`, never on `model_type`: `bailing_hybrid` names two kinds of model. The keys of both come in
+two spellings, their authors' own and that of transformers 5, which writes Ling-3.0 as `BailingHybridForCausalLM`.
+Sources: the configuration classes of all, and SGLang's and vLLM's loaders of them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,26 @@ from typing import Any
 
 from lingchat.architectures.harmless import HARMLESS
 from lingchat.architectures.hybrid import HybridConfig, KDAConfig, LayerKind, MLAConfig, MoEConfig
-from lingchat.architectures.keys import MOST_LAYERS, Keys
+from lingchat.architectures.hybrid_keys import (
+    dense_layers,
+    expert_count,
+    layer_count,
+    layer_types,
+    mla_sizes,
+    plain_blocks,
+)
+from lingchat.architectures.keys import Keys
 from lingchat.architectures.quantization import read_quantization
 from lingchat.architectures.yarn import read_yarn
 from lingchat.catalog.headers import SafetensorsHeader
-from lingchat.errors import ModelFileError, UnsupportedModel
+from lingchat.errors import UnsupportedModel
 
-ARCHITECTURES = ("BailingMoeV3ForCausalLM", "KimiLinearForCausalLM")
-
-_MOST_EXPERTS = 1 << 16
+# What a config.json calls an architecture, and what a HybridConfig does.
+ARCHITECTURES = {
+    "BailingMoeV3ForCausalLM": "BailingMoeV3ForCausalLM",
+    "BailingHybridForCausalLM": "BailingMoeV3ForCausalLM",
+    "KimiLinearForCausalLM": "KimiLinearForCausalLM",
+}
 
 # Of both: dropout and losses of training, and the class of the checkpoint's own code.
 _TRAINING = (
@@ -68,8 +79,8 @@ def config_of(where: str, raw: dict[str, Any], tensors: Collection[str] | None) 
     keys.ignore(HARMLESS)
     keys.ignore(_TRAINING)
     names = keys.get("architectures")
-    if names == ["BailingMoeV3ForCausalLM"]:
-        config = _ling(keys, tensors)
+    if names in (["BailingMoeV3ForCausalLM"], ["BailingHybridForCausalLM"]):
+        config = _ling(keys, tensors, resaved=names == ["BailingHybridForCausalLM"])
     elif names == ["KimiLinearForCausalLM"]:
         config = _kimi(keys, tensors)
     else:
@@ -81,24 +92,33 @@ def config_of(where: str, raw: dict[str, Any], tensors: Collection[str] | None) 
 # Ling-3.0
 
 
-def _ling(keys: Keys, tensors: Collection[str] | None) -> HybridConfig:
-    layers = _layers(keys, tensors)
-    heads, head_dim = keys.count("num_attention_heads"), keys.count("head_dim")
+def _ling(keys: Keys, tensors: Collection[str] | None, *, resaved: bool) -> HybridConfig:
+    """`resaved`: by transformers' class. It has one kind of each block and need not say which, and says all else,
+    beside whatever the published configuration said. It knows no SwiGLU limits, but keeps their lists."""
+    layers = layer_count(keys, tensors)
+    heads, head_dim = keys.count("num_attention_heads"), _kda_head_dim(keys)
     keys.only("num_key_value_heads", heads)
-    _plain_blocks(keys)
+    keys.only("linear_num_heads", heads)
+    plain_blocks(keys)
     # The decay of full rank within bounds, and a gate of one value a head: the other forms have other tensors.
-    keys.must("no_kda_lora", True)
+    said = keys.only if resaved else keys.must
+    said("no_kda_lora", True)
     keys.must("kda_safe_gate", True)
-    keys.must("gated_attention_proj_granularity_type", "head_wise")
+    said("gated_attention_proj_granularity_type", "head_wise")
+    if resaved:
+        keys.only("tie_word_embeddings", False)  # the class never ties them
+        keys.must("rms_norm_eps", 1e-6)  # which is what it norms latents with, whatever this says
     keys.ignore(_UNUSED_BY_LING)
-    kinds = _every(keys.count("layer_group_size"), layers)
-    dense = keys.natural("first_k_dense_replace")
+    kinds = _ling_kinds(keys, layers, resaved)
+    dense = dense_layers(keys, layers)
     limits = [_limits(keys, f"{who}_swiglu_limit_list", layers, dense) for who in ("expert", "share_expert")]
+    taps = keys.count("short_conv_kernel_size")
+    keys.only("linear_conv_kernel_dim", taps)
     return HybridConfig(
         architecture="BailingMoeV3ForCausalLM",
         hidden=keys.count("hidden_size"),
         vocab=keys.count("vocab_size"),
-        context=keys.count("max_position_embeddings"),
+        context=keys.count(keys.either("max_position_embeddings", "model_max_length")),
         norm_eps=keys.number("rms_norm_eps"),
         tied=keys.flag("tie_word_embeddings", False),
         kinds=kinds,
@@ -107,13 +127,13 @@ def _ling(keys: Keys, tensors: Collection[str] | None) -> HybridConfig:
         kda=KDAConfig(
             heads=heads,
             head_dim=head_dim,
-            taps=keys.count("short_conv_kernel_size"),
+            taps=taps,
             gate="bounded",
             lower_bound=keys.within("kda_lower_bound", -5.0, 0.0),
             rank=None,
         ),
-        mla=_ling_mla(keys, heads, head_dim),
-        moe=_ling_moe(keys),
+        mla=_ling_mla(keys, heads, head_dim, resaved),
+        moe=_ling_moe(keys, resaved),
         routed_limits=limits[0],
         shared_limits=limits[1],
         mtp_layers=_mtp(keys, layers, tensors),
@@ -121,17 +141,46 @@ def _ling(keys: Keys, tensors: Collection[str] | None) -> HybridConfig:
     )
 
 
-def _ling_mla(keys: Keys, heads: int, head_dim: int) -> MLAConfig:
+def _kda_head_dim(keys: Keys) -> int:
+    """transformers moves it to `linear_head_dim`, and writes the rotated width of MLA heads to `head_dim`."""
+    if keys.get("linear_head_dim") is None:
+        return keys.count("head_dim")
+    size = keys.count("linear_head_dim")
+    keys.only("head_dim", size, keys.count("qk_rope_head_dim"))
+    return size
+
+
+def _ling_kinds(keys: Keys, layers: int, resaved: bool) -> tuple[LayerKind, ...]:
+    """The last layer of each group is MLA, and so is what is left over after the last whole group, unless a list that
+    transformers wrote says otherwise: its own rule makes KDA layers of that."""
+    group = keys.count("layer_group_size")
+    whole = layers // group * group
+    kinds: tuple[LayerKind, ...] = tuple("mla" if (i + 1) % group == 0 or i >= whole else "kda" for i in range(layers))
+    types = layer_types(keys, layers)
+    if types is None:
+        if resaved:
+            keys.wrong("layer_types", None, f"a list of {layers}, one a layer")
+        return kinds
+    sure = whole if resaved else layers
+    if types[:sure] != kinds[:sure]:
+        wanted = f"'full_attention' for the last of every {group} layers, as layer_group_size says"
+        keys.wrong("layer_types", keys.get("layer_types"), wanted)
+    return types
+
+
+def _ling_mla(keys: Keys, heads: int, head_dim: int, resaved: bool) -> MLAConfig:
     rope = keys.count("qk_rope_head_dim")
     # Both tell how much of `head_dim` is rotated in other models. Here `rope` says it, and all of it is rotated.
     keys.only("rotary_dim", rope)
     keys.only("partial_rotary_factor", 1, 1.0, rope / head_dim)
+    if resaved:
+        keys.only("use_mla_nope", False)
     still = keys.flag("use_mla_nope", False)
     if not still:
-        keys.must("rope_interleave", True)
+        (keys.only if resaved else keys.must)("rope_interleave", True)
     keys.ignore(("rope_interleave",))
     base, factors, stretch = _rope(keys, rope, head_dim, still)
-    mla = _mla(keys, heads, rope)
+    mla = mla_sizes(keys, heads, rope)
     return MLAConfig(
         **mla,
         rope_base=None if still else base,
@@ -166,22 +215,25 @@ def _rope(keys: Keys, rope: int, head_dim: int, still: bool) -> tuple[float, tup
     return base or 0.0, factors, stretch
 
 
-def _ling_moe(keys: Keys) -> MoEConfig:
-    keys.must("num_shared_experts", 1)
-    keys.must(keys.either("score_function", "scoring_func"), "sigmoid")
-    keys.must("moe_router_enable_expert_bias", True)
+def _ling_moe(keys: Keys, resaved: bool) -> MoEConfig:
+    said = keys.only if resaved else keys.must
+    keys.must(keys.either("num_shared_experts", "n_shared_experts"), 1)
+    said(keys.either("score_function", "scoring_func"), "sigmoid")
+    said("moe_router_enable_expert_bias", True)
     keys.only("topk_method", "noaux_tc")
     keys.only("router_dtype", "fp32")
     width = keys.count("moe_intermediate_size")
+    if resaved:
+        keys.only("moe_shared_expert_intermediate_size", width)
     return MoEConfig(
-        experts=_experts(keys, "num_experts"),
-        chosen=keys.count("num_experts_per_tok"),
-        groups=keys.count("n_group"),
+        experts=expert_count(keys, keys.either("num_experts", "num_local_experts")),
+        chosen=keys.count(keys.either("num_experts_per_tok", "num_experts_per_token")),
+        groups=keys.count(keys.either("n_group", "num_expert_group")),
         chosen_groups=keys.count("topk_group"),
         width=width,
         shared_width=keys.count("moe_shared_expert_intermediate_size", width),
         scale=keys.number("routed_scaling_factor"),
-        renormalize=keys.flag("norm_topk_prob"),
+        renormalize=keys.flag(keys.either("norm_topk_prob", "moe_renormalize")),
     )
 
 
@@ -194,36 +246,33 @@ def _limits(keys: Keys, key: str, layers: int, dense: int) -> tuple[float, ...]:
 
 
 def _mtp(keys: Keys, layers: int, tensors: Collection[str] | None) -> int:
-    """Drafting layers: as many as announced, or none where the checkpoint was published without their tensors."""
-    announced = keys.natural("num_nextn_predict_layers", 0)
+    """Drafting layers: as many as announced, or none where the checkpoint was published without their tensors, as all
+    are that transformers saves."""
+    key = keys.either("num_nextn_predict_layers", "num_mtp_layers")
+    announced = keys.natural(key, 0)
     if announced > 1:
-        keys.refuse("num_nextn_predict_layers", announced, "at most one drafting layer is supported")
+        keys.refuse(key, announced, "at most one drafting layer is supported")
     first = f"model.layers.{layers}."
     held = tensors is None or any(name.startswith(first) for name in tensors)
     return announced if held else 0
-
-
-def _every(group: int, layers: int) -> tuple[LayerKind, ...]:
-    """The last layer of each group is MLA, and so is what is left over after the last whole group."""
-    whole = layers // group * group
-    return tuple("mla" if (i + 1) % group == 0 or i >= whole else "kda" for i in range(layers))
 
 
 # Kimi-Linear
 
 
 def _kimi(keys: Keys, tensors: Collection[str] | None) -> HybridConfig:
-    layers = _layers(keys, tensors)
+    layers = layer_count(keys, tensors)
     heads = keys.count("num_attention_heads")
     keys.only("num_key_value_heads", heads)
-    _plain_blocks(keys)
+    plain_blocks(keys)
     keys.only("mla_use_nope", True)  # transformers 5 leaves it out: its class rotates nothing either
     keys.only("rope_scaling")
     keys.only("num_nextn_predict_layers", 0)
+    keys.only("moe_layer_freq", 1)
     keys.ignore(_UNUSED_BY_KIMI)
     linear = _Linear(keys, layers)
     rope = keys.count("qk_rope_head_dim")
-    mla = _mla(keys, heads, rope)
+    mla = mla_sizes(keys, heads, rope)
     nothing = (0.0,) * layers
     return HybridConfig(
         architecture="KimiLinearForCausalLM",
@@ -233,7 +282,7 @@ def _kimi(keys: Keys, tensors: Collection[str] | None) -> HybridConfig:
         norm_eps=keys.number("rms_norm_eps"),
         tied=keys.flag("tie_word_embeddings", False),
         kinds=linear.kinds,
-        dense_layers=_kimi_dense(keys, layers),
+        dense_layers=dense_layers(keys, layers),
         ffn=keys.count("intermediate_size"),
         kda=KDAConfig(
             heads=linear.heads,
@@ -257,7 +306,7 @@ class _Linear:
     def __init__(self, keys: Keys, layers: int) -> None:
         flat = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
         nested = keys.table("linear_attn_config")
-        said = self._types(keys, layers)
+        said = layer_types(keys, layers)
         if nested is None:
             self.heads, self.head_dim, self.taps = (keys.count(name) for name in flat)
             if said is None:
@@ -274,16 +323,6 @@ class _Linear:
         nested.refuse_rest()
 
     @staticmethod
-    def _types(keys: Keys, layers: int) -> tuple[LayerKind, ...] | None:
-        names: dict[str, LayerKind] = {"linear_attention": "kda", "full_attention": "mla"}
-        types = keys.get("layer_types")
-        if types is None:
-            return None
-        if not isinstance(types, list) or len(types) != layers or not set(map(str, types)) <= names.keys():
-            keys.wrong("layer_types", types, f"a list of {layers}, each {' or '.join(names)}")
-        return tuple(names[kind] for kind in types)
-
-    @staticmethod
     def _lists(nested: Keys, layers: int) -> tuple[LayerKind, ...]:
         kda, full = nested.get("kda_layers"), nested.get("full_attn_layers")
         for key, found in (("kda_layers", kda), ("full_attn_layers", full)):
@@ -294,19 +333,6 @@ class _Linear:
         return tuple("kda" if i + 1 in set(kda) else "mla" for i in range(layers))
 
 
-def _kimi_dense(keys: Keys, layers: int) -> int:
-    """How many layers at the beginning have no experts."""
-    keys.only("moe_layer_freq", 1)
-    types = keys.get("mlp_layer_types")
-    if types is None:
-        return keys.natural("first_k_dense_replace")
-    dense = types.count("dense") if isinstance(types, list) else 0
-    if types != ["dense"] * dense + ["sparse"] * (layers - dense):
-        keys.wrong("mlp_layer_types", types, f"a list of {layers}, first 'dense', then 'sparse'")
-    keys.only("first_k_dense_replace", dense)
-    return dense
-
-
 def _kimi_moe(keys: Keys) -> MoEConfig:
     keys.only("moe_router_activation_func", "sigmoid")
     groups = keys.count(keys.either("num_expert_group", "n_group"), 1)
@@ -314,7 +340,7 @@ def _kimi_moe(keys: Keys) -> MoEConfig:
     keys.only("topk_method", "noaux_tc")
     width = keys.count("moe_intermediate_size")
     return MoEConfig(
-        experts=_experts(keys, keys.either("num_experts", "num_local_experts")),
+        experts=expert_count(keys, keys.either("num_experts", "num_local_experts")),
         chosen=keys.count(keys.either("num_experts_per_token", "num_experts_per_tok")),
         groups=groups,
         chosen_groups=keys.count("topk_group", 1),
@@ -323,46 +349,3 @@ def _kimi_moe(keys: Keys) -> MoEConfig:
         scale=keys.number("routed_scaling_factor"),
         renormalize=keys.flag(keys.either("moe_renormalize", "norm_topk_prob")),
     )
-
-
-# Both
-
-
-def _layers(keys: Keys, tensors: Collection[str] | None) -> int:
-    layers = keys.count("num_hidden_layers")
-    if layers > MOST_LAYERS:
-        keys.wrong("num_hidden_layers", layers, f"at most {MOST_LAYERS}")
-    if tensors is not None and layers > len(tensors):
-        raise ModelFileError(
-            f"{keys.where}: num_hidden_layers is {layers}, but there are {len(tensors)} tensors. Fetch it again."
-        )
-    return layers
-
-
-def _experts(keys: Keys, key: str) -> int:
-    experts = keys.count(key)
-    if experts > _MOST_EXPERTS:
-        keys.wrong(key, experts, f"at most {_MOST_EXPERTS}")
-    return experts
-
-
-def _plain_blocks(keys: Keys) -> None:
-    """What neither architecture has: biases, or another activation."""
-    keys.must("hidden_act", "silu")
-    for key in ("use_bias", "use_qkv_bias", "attention_bias", "mlp_bias"):
-        keys.only(key, False)
-    keys.only("is_encoder_decoder", False)
-
-
-def _mla(keys: Keys, heads: int, rope: int) -> dict[str, Any]:
-    """The sizes of latent attention that both architectures name alike."""
-    nope = keys.count("qk_nope_head_dim")
-    keys.only("qk_head_dim", nope + rope)
-    return {
-        "heads": heads,
-        "nope": nope,
-        "rope": rope,
-        "value": keys.count("v_head_dim"),
-        "kv_rank": keys.count("kv_lora_rank"),
-        "q_rank": None if keys.get("q_lora_rank") is None else keys.count("q_lora_rank"),
-    }

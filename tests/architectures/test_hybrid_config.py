@@ -128,7 +128,7 @@ def test_kimi_linear_as_transformers_5_writes_it() -> None:
 
 def test_dispatch_is_on_architectures_and_never_on_model_type() -> None:
     assert read(LING_TINY, model_type="kimi_linear") == read(LING_TINY)
-    for names in (["BailingMoeV2_5ForCausalLM"], ["BailingHybridForCausalLM"]):
+    for names in (["BailingMoeV2_5ForCausalLM"], ["BailingMoeLinearV2ForCausalLM"]):
         with pytest.raises(
             UnsupportedModel, match=r"`bailing_hybrid` names other models too.*BailingMoeV3ForCausalLM"
         ) as caught:

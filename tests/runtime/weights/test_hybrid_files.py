@@ -166,8 +166,7 @@ def saved_shapes(model: torch.nn.Module, folder: Path) -> dict[str, tuple[int, .
 
 @pytest.mark.parametrize("kind", ["kimi_linear", "bailing_hybrid"])
 def test_transformers_saves_every_tensor_under_one_of_its_names(kind: str, tmp_path: Path) -> None:
-    """Its `bailing_hybrid`, which knows no SwiGLU limits, is another architecture to us; its names are a second witness
-    of the official ones, but for the out-projection of KDA layers, which it writes as `dense` too."""
+    """A second witness of the official names, but for the out-projection of Ling's KDA layers: `dense` too."""
     import transformers
 
     kimi = kind == "kimi_linear"
@@ -200,10 +199,7 @@ def test_transformers_saves_every_tensor_under_one_of_its_names(kind: str, tmp_p
     )
     saved = saved_shapes(getattr(transformers, f"{name}ForCausalLM")(theirs), tmp_path)
     tensors = by_file_name(folder_tensors(config))
-    if not kimi:
-        for layer in [i for i, kind in enumerate(config.kinds) if kind == "kda"]:
-            prefix = f"model.layers.{layer}.attention."
-            saved[f"{prefix}o_proj.weight"] = saved.pop(f"{prefix}dense.weight")
+    assert ("model.layers.0.attention.dense.weight" in saved) == (not kimi)
     assert saved.keys() <= tensors.keys()
     assert len(saved) == len(folder_tensors(config))
     assert all(shape in tensors[name].shapes for name, shape in saved.items())
