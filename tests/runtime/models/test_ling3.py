@@ -9,11 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hf_judge import hf_logits
+from hf_judge import hf_logits, needs_ling
 from ling_cases import POSITIONS, VARIANTS, Case, distance, ids_of, log_softmax
 from ling_reference import Reference
 from llama_cpp_judge import llama_cpp
-from make_ling import Tiny, ling_config, random_tensors, write_ling_gguf, write_ling_hf
+from make_ling import (
+    Tiny,
+    kimi_config,
+    ling_config,
+    random_tensors,
+    write_kimi_gguf,
+    write_ling_gguf,
+    write_ling_hf,
+)
 from runtime.helpers import Bench
 
 from lingchat.architectures.hybrid import HybridConfig
@@ -87,6 +95,7 @@ def test_safetensors_in_the_published_naming_equal_gguf(tmp_path: Path, period: 
     assert distance(bench.verify_logits(ids, 8), Bench(gguf.path).verify_logits(ids, 8)).max() < 1e-5
 
 
+@needs_ling
 def test_a_published_folder_gives_transformers_numbers(tmp_path: Path) -> None:
     import transformers
 
@@ -171,6 +180,27 @@ def test_prompts_of_every_length(long: tuple[Bench, list[int], np.ndarray], coun
     if count in (16, 65, 300):
         for width in (1, 8):
             assert distance(bench.verify_logits(ids[:count], width), want[:count]).max() < EXACT, width
+
+
+@pytest.mark.parametrize("write", [write_ling_gguf, write_kimi_gguf])
+def test_decays_from_nearly_none_to_beyond_any_exponent(tmp_path: Path, write: Callable[..., Tiny]) -> None:
+    """Channels side by side that keep everything and that forget at once: a bounded gate sums to -320 a chunk, the
+    unbounded one of Kimi-Linear to some -40,000. A chunk must not lose either kind."""
+    config = kimi_config() if write is write_kimi_gguf else ling_config(period=4, layers=5)
+    tensors = random_tensors(config, 16)
+    rng = np.random.default_rng(16)
+    for name, values in tensors.items():
+        if name.endswith(".dt_bias"):
+            values.copy_(torch.from_numpy(rng.choice([-20.0, -8.0, 0.0, 12.0, 40.0], values.shape)))
+        elif name.endswith(".A"):
+            values.copy_(torch.from_numpy(rng.choice([0.001, 1.0, 16.0], values.shape)))
+    tiny = write(tmp_path / "model.gguf", config, tensors=tensors)
+    ids = ids_of(130, 16)
+    want = Reference(tiny.config, tiny.tensors).logits(ids)
+    bench = Bench(tiny.path)
+    assert distance(bench.verify_logits(ids, 8), want).max() < EXACT
+    for chunk in (64, 65, 130):
+        assert distance(bench.prefill_logits(ids, chunk), want[-1]) < EXACT, chunk
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])

@@ -10,11 +10,12 @@ import torch
 import transformers
 from hf_judge import model_logits
 from ling_cases import ids_of
+from ling_reference import route as reference_route
 from make_ling import ling_config, random_tensors
 
 from lingchat.architectures.hybrid import HybridConfig
 from lingchat.runtime.models.hybrid import HybridModel
-from lingchat.runtime.ops.protocol import BufferSpec
+from lingchat.runtime.ops.protocol import BufferSpec, RouteShape
 from lingchat.runtime.ops.torch_ops import TorchOps
 from lingchat.runtime.state import State, StateSpec
 
@@ -124,3 +125,29 @@ def test_latent_attention_and_groups_are_those_of_deepseek(q_rank: int | None, g
                 ops.fill(count, [len(part)])
                 state.commit(count)
             torch.testing.assert_close(torch.cat(logits), want, rtol=1e-4, atol=1e-4)
+
+
+def test_the_gate_keeps_fp32_weights_unless_told_otherwise() -> None:
+    """One flipped expert changes the text: with bf16 matrices the experts are those of fp32 scores."""
+    config = ling_config(layers=3, experts=64)
+    values = random_tensors(config, 41)
+    rows = torch.randn(256, config.hidden, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16).float()
+    raw = InMemory(config, values | {"rows": rows, "one": torch.ones(config.hidden)}).tensor
+    moe = config.moe
+    shape = RouteShape(moe.experts, moe.chosen, moe.groups, moe.chosen_groups, moe.scale, moe.renormalize)
+
+    def chosen(dtype: str, **switch: bool) -> list[list[int]]:
+        ops = TorchOps(dtype, **switch)
+        with torch.inference_mode():
+            ids, length = torch.arange(256, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+            x = ops.embed(ops.matrix([raw("rows")]), ops.rows(ids, 256, length, None))
+            router, bias = ops.router(raw("layers.2.moe.router.weight")), ops.vector(raw("layers.2.moe.router_bias"))
+            route = ops.route(x, ops.vector(raw("one")), config.norm_eps, router, bias, shape)
+        return [sorted(row) for row in route.ids.tolist()]
+
+    normed = rows.double() / (rows.double().square().mean(-1, keepdim=True) + config.norm_eps).sqrt()
+    logits = (normed @ values["layers.2.moe.router.weight"].double().T).numpy()
+    bias = values["layers.2.moe.router_bias"].double().numpy()
+    want = [sorted(reference_route(row, bias, moe)[0]) for row in logits]
+    assert chosen("fp32") == chosen("bf16") == want
+    assert chosen("bf16", fp32_gate=False) != want
