@@ -2,7 +2,7 @@
 
 The judge of the runtime's own implementation: it shares no code with it. Sections are those of the description of the
 models. `Reference(config, tensors)` takes the sizes as any object with the attributes of `HybridConfig`, and tensors
-by canonical name with stacked experts and a whole kv_b_proj (`make_ling.Tiny` gives both). `.logits(ids)` is
+by canonical name with stacked experts and a whole kv_b_proj (`ling_models.Tiny` has both). `.logits(ids)` is
 [T, vocab]; state is kept from call to call, as a conversation is; `.layers[i]` shows it.
 """
 

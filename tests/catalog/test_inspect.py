@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_the_plan_is_the_engine_s() -> None:
     assert usual.CACHE_BYTES == loading.CACHE_BYTES
     assert min(loading.DEEPEST_DRAFT + 1, TorchOps.max_width) == usual.WIDTH
     for quantised in ("none", "fp8", "int4"):
-        config = make_ling.replace(make_ling.ling_config(), quantization=quantised)
+        config = replace(make_ling.ling_config(), quantization=quantised)
         for device in ("cpu", "cuda"):
             assert usual.usual_dtype(config, device) == loading.choose_dtype(None, device, quantised)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import gguf
-import make_ling
+import make_ling_gguf
 import numpy as np
 import pytest
 import torch
@@ -72,7 +72,7 @@ def rewritten(path: Path, change: Callable[[Arrays], object]) -> Path:
     writer = gguf.GGUFWriter(path, header.metadata["general.architecture"])
     for key, value in header.metadata.items():
         if key != "general.architecture":
-            make_ling._add_key(writer, key, value)
+            make_ling_gguf.add_key(writer, key, value)
     for name, array in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(array))
     writer.write_header_to_file()
@@ -136,7 +136,7 @@ def test_k_quants_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         """The package writes no K quants: valid random blocks stand in for them."""
         return random_blocks("Q4_K", data.shape, rng) if kind.name == "Q4_K" else real(data, kind)
 
-    monkeypatch.setattr(make_ling.gguf, "quantize", quantize)
+    monkeypatch.setattr(make_ling_gguf.gguf, "quantize", quantize)
     made = write_ling_gguf(tmp_path / "m.gguf", config, qtype="Q4_K")
     assert check_values(made).quantization == "Q4_K"
 

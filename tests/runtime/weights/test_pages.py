@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from make_ling import _ling_raw, ling_config, write_ling_hf
+from make_ling import ling_config, ling_raw, write_ling_hf
 
 from lingchat.architectures.hybrid_files import folder_tensors
 from lingchat.runtime.weights.load import open_weights
@@ -63,7 +63,7 @@ def write_shards(folder: Path) -> tuple[int, int]:
     config = ling_config(layers=5, experts=64, hidden=1024)
     config = replace(config, moe=replace(config.moe, width=128))
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(_ling_raw(config)))
+    (folder / "config.json").write_text(json.dumps(ling_raw(config)))
     shards: list[dict[str, list[int]]] = [{}]
     size = 0
     for stored in folder_tensors(config).values():
