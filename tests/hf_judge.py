@@ -1,10 +1,13 @@
 """transformers as a judge of hybrid models, always by its own plain torch code.
 
-Where fla is installed, transformers calls its Triton kernels even without a device to run them on.
+Where fla is installed, transformers calls its Triton kernels even without a device to run them on. Its class of Ling-3.0
+is newer than the oldest transformers that lingchat runs with: what needs it has the mark `needs_ling`.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,12 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
-from transformers.models.bailing_hybrid import modeling_bailing_hybrid
-from transformers.models.glm5_next import modeling_glm5_next
-from transformers.models.kimi_linear import modeling_kimi_linear
+import transformers
 
-_MODULES: tuple[Any, ...] = (modeling_bailing_hybrid, modeling_kimi_linear, modeling_glm5_next)
+needs_ling = pytest.mark.skipif(
+    not hasattr(transformers, "BailingHybridForCausalLM"),
+    reason=f"transformers {transformers.__version__} has no class of Ling-3.0, BailingHybridForCausalLM",
+)
+_MODULES: tuple[Any, ...] = tuple(
+    importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+    for name in ("bailing_hybrid", "kimi_linear", "glm5_next")
+    if importlib.util.find_spec(f"transformers.models.{name}")
+)
 _FUNCTIONS = (
     "chunk_kimi_delta_attention",
     "recurrent_kimi_delta_attention",
@@ -49,3 +59,16 @@ def hf_logits(kind: Any, folder: Path, ids: Sequence[int]) -> np.ndarray:
 def model_logits(model: Any, ids: Sequence[int]) -> np.ndarray:
     with torch.no_grad(), plain_torch():
         return model.eval()(torch.tensor([list(ids)])).logits[0].double().numpy()
+
+
+def scatter_weights(model: Any, seed: int = 0) -> None:
+    """Fresh weights that keep values near 1, but for A_log and dt_bias: those stay transformers' own initialisation."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if name.endswith("e_score_correction_bias"):
+                tensor.uniform_(-0.3, 0.3)
+            elif name.endswith("norm.weight"):
+                tensor.normal_(1.0, 0.1)
+            elif not name.endswith(("A_log", "dt_bias", "inv_freq")):
+                tensor.normal_(std=0.5 if "conv1d" in name else tensor.shape[-1] ** -0.5)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hf_judge import model_logits
+from hf_judge import model_logits, scatter_weights
 from ling_cases import POSITIONS, VARIANTS, Case, distance, ids_of, log_softmax
 from ling_reference import Reference
 from make_ling import kimi_config, write_kimi_gguf, write_kimi_hf, write_tokenizer
@@ -77,14 +77,7 @@ def transformers_model() -> Any:
     )
     torch.manual_seed(0)
     model = transformers.KimiLinearForCausalLM(config).eval()
-    with torch.no_grad():
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if name.endswith("e_score_correction_bias"):
-                tensor.uniform_(-0.3, 0.3)
-            elif name.endswith("norm.weight"):
-                tensor.normal_(1.0, 0.1)
-            elif not name.endswith(("A_log", "dt_bias")):
-                tensor.normal_(std=0.5 if "conv1d" in name else tensor.shape[-1] ** -0.5)
+    scatter_weights(model)
     return model
 
 

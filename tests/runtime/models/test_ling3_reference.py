@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import transformers
-from hf_judge import hf_logits
+from hf_judge import hf_logits, needs_ling
 from ling_cases import POSITIONS, VARIANTS, Case, distance, ids_of, log_softmax
 from ling_reference import Reference, rotate, route
 from make_ling import kimi_config, ling_config, write_kimi_hf, write_ling_hf
@@ -28,6 +28,7 @@ def test_llama_cpp_equals_fp64(ling_case: Cases, name: str) -> None:
         assert distance(logprobs, log_softmax(case.fp64[count - 1])) < 1e-5
 
 
+@needs_ling
 @pytest.mark.parametrize("mtp", [0, 1])
 @pytest.mark.parametrize("q_rank", [None, 32])
 def test_transformers_equals_fp64_on_the_published_naming(tmp_path: Path, mtp: int, q_rank: int | None) -> None:
