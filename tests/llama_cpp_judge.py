@@ -26,8 +26,8 @@ class LlamaCpp:
         self._address, self._vocab = address, vocab
 
     def next_token(self, ids: Sequence[int], *, cached: bool = False) -> np.ndarray:
-        """Log-probabilities [vocab] of the token after `ids`. `cached`: ids that the last call had are not computed
-        again, so that calls that each add one token decode one by one; else `ids` are one prefill."""
+        """Log-probabilities [vocab] of the token after `ids`. `cached`: the last call had all `ids` but the
+        last, which alone is computed; else `ids` are one prefill."""
         body = {
             "prompt": [int(i) for i in ids],
             "n_predict": 1,
@@ -40,9 +40,10 @@ class LlamaCpp:
             "cache_prompt": cached,
             "post_sampling_probs": False,
         }
-        answer = self.post("/completion", body)["completion_probabilities"][0]
+        answer = self.post("/completion", body)
+        assert answer["timings"]["cache_n"] == (len(ids) - 1 if cached else 0), "a call must have had all but the last"
         out = np.full(self._vocab, np.nan)
-        for entry in answer["top_logprobs"]:
+        for entry in answer["completion_probabilities"][0]["top_logprobs"]:
             out[entry["id"]] = entry["logprob"]
         assert not np.isnan(out).any(), "llama.cpp left tokens out"
         return out
