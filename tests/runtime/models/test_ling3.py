@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from hf_judge import hf_logits, needs_ling
 from ling_cases import POSITIONS, VARIANTS, Case, distance, ids_of, log_softmax
 from ling_reference import Reference
@@ -96,9 +97,8 @@ def test_safetensors_in_the_published_naming_equal_gguf(tmp_path: Path, period: 
 
 
 @needs_ling
+@needs_ling
 def test_a_published_folder_gives_transformers_numbers(tmp_path: Path) -> None:
-    import transformers
-
     tiny = write_ling_hf(tmp_path, ling_config(period=4, layers=8, q_rank=32), seed=8)
     ids = ids_of(POSITIONS)
     want = hf_logits(transformers.BailingHybridForCausalLM, tmp_path, ids)
