@@ -1,7 +1,7 @@
 """transformers as a judge of hybrid models, always by its own plain torch code.
 
 Where fla is installed, transformers calls its Triton kernels even without a device to run them on. Its class of Ling-3.0
-is newer than the oldest transformers that lingchat runs with: what needs it has the mark `needs_ling`.
+is newer than the oldest transformers that the tests run with: what needs it has the mark `needs_ling`.
 """
 
 from __future__ import annotations
