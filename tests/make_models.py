@@ -19,9 +19,9 @@ import gguf
 import numpy as np
 import torch
 
-from lingchat.kernels.blocks import BLOCKS
 from lingchat.architectures.dense import DenseConfig, llama3_factors
 from lingchat.architectures.dense_names import expected_shapes, gguf_name, hf_name
+from lingchat.kernels.blocks import BLOCKS
 
 FAMILIES = ("llama", "llama3", "qwen2", "qwen3")
 QUANTIZABLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")  # what the gguf package can quantise to

@@ -92,7 +92,7 @@ def plan(
         kv=kv,
         state=state,
         snapshots=snapshots,
-        workspace=max(workspace_bytes(config, rows, context), packing),
+        workspace=max(workspace_bytes(config, rows, context, on_host=on_host), packing),
         context=context,
         asked=Asked(config, dtype, rows, cached, width, places),
     )

@@ -13,10 +13,13 @@ _LOGIT_ROWS = 32  # verified rows whose logits, and as many of their probabiliti
 _SCORES = 64 << 20  # bytes of scores that latent attention holds at a time (kernels/mla.py)
 
 
-def workspace_bytes(config: DenseConfig | HybridConfig, rows: int, context: int) -> int:
+def workspace_bytes(config: DenseConfig | HybridConfig, rows: int, context: int, *, on_host: bool) -> int:
     """`rows` of a prefill pass, a cache of `context` rows."""
     if isinstance(config, DenseConfig):
-        return FP32 * (rows * _dense(config) + 2 * min(rows, _LOGIT_ROWS) * config.vocab)
+        values = rows * _dense(config) + 2 * min(rows, _LOGIT_ROWS) * config.vocab
+        if not on_host:  # a mask takes attention to the form that holds all scores, their probabilities and wide keys
+            values += 2 * rows * config.heads * context + 4 * config.heads * context * config.head_dim
+        return FP32 * values
     values = rows * (3 * config.hidden + max(_kda(config), _mla(config), _feed_forward(config)))
     seen = context * (config.mla.kv_rank + config.mla.rope)  # the cache's rows of one layer, widened
     scores = min(_SCORES, FP32 * rows * config.mla.heads * context)

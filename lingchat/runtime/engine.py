@@ -30,6 +30,7 @@ from lingchat.runtime.threads import Threads
 from lingchat.runtime.words import Words
 
 WARM_WIDTHS = (1, 2, 4, 8)  # rows of a round whose cost is measured at load
+SLOW_ROW_S = 0.1  # a row that takes longer is measured no more often than it must
 
 
 class Runtime:
@@ -44,7 +45,11 @@ class Runtime:
         self._driver = EagerDriver(self._ops, self._rounds)
         self._prefix = Prefix(state)
         self._auto_width = Width(loaded.width - 1, adaptive=True)
-        emit(events.Engine(t_ns=now_ns(), phase="load", message="warming up", model=loading.name, progress=0.8))
+        if self._ops.compiles:
+            message = f"compiling {self._ops.compiles}"
+            emit(events.Engine(t_ns=now_ns(), phase="compile", message=message, model=loading.name, progress=0.7))
+        else:
+            emit(events.Engine(t_ns=now_ns(), phase="load", message="warming up", model=loading.name, progress=0.8))
         self._warm_up(adapt=loading.threads is None)
         self.info = ModelInfo(
             name=loading.name or path.stem,
@@ -93,12 +98,15 @@ class Runtime:
             for _ in self._driver.prefill(ids):
                 pass
             self._rounds.draft(0)
+            # A slow model measures little: a person waits, and every round corrects what was not measured.
+            slow = self._time_rows(1) > SLOW_ROW_S
+            widths, repeats = (WARM_WIDTHS[:2], 1) if slow else (WARM_WIDTHS, 2)
             if adapt and self.threads > 1:
                 torch.set_num_threads(1)
-                alone = {n: min(self._time_rows(n) for _ in range(2)) for n in WARM_WIDTHS}
+                alone = {n: min(self._time_rows(n) for _ in range(repeats)) for n in widths}
                 self._driver.threads = Threads(self.threads, torch.set_num_threads, alone)
             # Single rows first: should another process hold a core, they show it soonest.
-            for n_rows in (1, 1, *2 * WARM_WIDTHS):
+            for n_rows in (*widths[:1] * repeats, *repeats * widths):
                 seconds = self._time_rows(n_rows)
                 self._auto_width.learn(n_rows - 1, 0, seconds)
                 if self._driver.threads is not None:

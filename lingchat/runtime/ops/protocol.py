@@ -264,7 +264,6 @@ class Ops(Protocol):
     def wait(self) -> None:
         """Until all queued work is done. For measurements at load only: nothing on the decode path waits."""
 
-
     # the model
     def rows(self, ids: Buffer, count: int, length: Buffer, rotation: Rotation | None) -> Rows:
         """`count` tokens of `ids` standing at positions `length`, `length` + 1, ..."""

@@ -79,6 +79,8 @@ class TorchOps:
         # The chunked delta rule has a Triton kernel of its own in fla-core; elsewhere, and without it, ours serves.
         self._fla = not self.on_host and kda.fla_available()
         self.name = f"torch {device}" + (", fla" if self._fla else "")
+        # What the first pass of a process has to build, for a person who waits; empty when there is nothing.
+        self.compiles = "fla-core's prefill kernels (minutes the first time on a machine)" if self._fla else ""
         self._weights: list[Weight | moe.Experts | torch.Tensor] = []
         self._vocabulary = 0
         self._tables: dict[Rotation, torch.Tensor] = {}
