@@ -32,6 +32,10 @@ SINGLE: dict[str, tuple[tuple[str, float | None], ...]] = {
         ("mean_kl_nats", None),
         ("same_top_token", None),
     ),
+    "ling_cpu": (
+        ("read_gb_s", None),
+        *((f"{what}.{kind}", None) for what in ("ready_s", "peak_bytes") for kind in ("llama.cpp", "int8")),
+    ),
     "ling_gpu": (
         ("roof.read_by_own_kernel_gb_s", None),
         ("roof.copy_gb_s", None),
