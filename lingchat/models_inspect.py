@@ -16,7 +16,7 @@ from lingchat.architectures.held import held_tensors
 from lingchat.architectures.hybrid import HybridConfig
 from lingchat.architectures.plan import RESERVE, MemoryPlan, what_fits
 from lingchat.architectures.read import ModelConfig, hf_config_alone
-from lingchat.architectures.resident import Stored
+from lingchat.architectures.resident import StoredBytes
 from lingchat.architectures.usual import usual_plan
 from lingchat.architectures.variants import estimated_bytes
 from lingchat.catalog import memory, models
@@ -105,7 +105,7 @@ def _inspect_model(path: Path) -> Inspected:
     return Inspected(told, [*head, *_text_facts(keys), *pairs], keys, EXIT_INVALID if broken else 0)
 
 
-def _opened(path: Path) -> tuple[ModelConfig, Stored]:
+def _opened(path: Path) -> tuple[ModelConfig, StoredBytes]:
     """Configuration and bytes of the tensors, by canonical name; every tensor is found and checked."""
     header = read_safetensors_folder(path) if path.is_dir() else read_gguf(path)
     config, tensors = held_tensors(header, lambda info: tensor_bytes(header, info))
@@ -119,7 +119,7 @@ def _error(error: LingchatError) -> dict[str, str]:
 # numbers
 
 
-def _numbers(config: ModelConfig, stored: Stored | None) -> tuple[dict[str, Any], Pairs]:
+def _numbers(config: ModelConfig, stored: StoredBytes | None) -> tuple[dict[str, Any], Pairs]:
     """What follows from the configuration and the bytes of its tensors, for programs and for people."""
     told: dict[str, Any] = {
         "architecture": config.architecture,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lingchat.architectures import dense_names, hybrid_names, states
 from lingchat.architectures.hybrid import HybridConfig, LayerKind
-from lingchat.architectures.read import ModelConfig, layer_states
+from lingchat.architectures.read import ModelConfig
 from lingchat.architectures.states import Recurrent
 
 BF16 = 2  # bytes
@@ -45,7 +45,7 @@ def share(config: ModelConfig, name: str) -> float:
     """The part of a tensor (by canonical name, stacked or one a expert) that one token's forward pass reads."""
     if name == EMBEDDING:
         return 1.0 if config.tied else 0.0
-    if isinstance(config, HybridConfig) and ".experts." in name:
+    if isinstance(config, HybridConfig) and hybrid_names.is_routed_expert(name):
         return config.moe.chosen / config.moe.experts
     return 1.0
 
@@ -62,17 +62,17 @@ def weight_bytes_per_token(config: ModelConfig, stored: Mapping[str, int] | None
 
 def state_bytes(config: ModelConfig) -> int:
     """Bytes of the recurrent states, which do not grow with the context; fp32."""
-    return sum(layer.state_values * states.FP32 for layer in layer_states(config) if isinstance(layer, Recurrent))
+    return sum(layer.state_values * states.FP32 for layer in config.layer_states() if isinstance(layer, Recurrent))
 
 
 def window_bytes(config: ModelConfig, element_bytes: int = BF16) -> int:
     """Bytes of the last inputs of the convolutions, which belong to the states."""
-    return states.state_bytes(layer_states(config), element_bytes) - state_bytes(config)
+    return states.state_bytes(config.layer_states(), element_bytes) - state_bytes(config)
 
 
 def cache_bytes_per_token(config: ModelConfig, element_bytes: int = BF16) -> int:
     """What every token of context takes in the main model."""
-    return states.cache_bytes_per_token(layer_states(config), element_bytes)
+    return states.cache_bytes_per_token(config.layer_states(), element_bytes)
 
 
 def block_parameters(config: HybridConfig, kind: LayerKind) -> int:

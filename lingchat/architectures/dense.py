@@ -1,4 +1,7 @@
-"""`DenseConfig`: what a dense decoder is, in one vocabulary for GGUF and Hugging Face files. Knows no files. No torch."""
+"""`DenseConfig`: what a dense decoder is, in one vocabulary for GGUF and Hugging Face files.
+
+Knows no files. No torch.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,6 @@ class DenseConfig:
     qk_norm: bool
     tied: bool  # the head is the embedding
 
-    def layer_states(self) -> tuple[LayerState, ...]:
-        """What each layer keeps of a conversation."""
-        return (KeyValueRows(self.kv_heads, self.head_dim),) * self.layers
-
     def __post_init__(self) -> None:
         wrong = [
             (self.heads % self.kv_heads != 0, f"{self.heads} heads do not divide into {self.kv_heads} KV heads"),
@@ -56,6 +55,10 @@ class DenseConfig:
         for is_wrong, text in wrong:
             if is_wrong:
                 raise ModelFileError(f"The model's configuration contradicts itself: {text}. Fetch the model again.")
+
+    def layer_states(self) -> tuple[LayerState, ...]:
+        """What each layer keeps of a conversation."""
+        return (KeyValueRows(self.kv_heads, self.head_dim),) * self.layers
 
 
 def llama3_factors(

@@ -129,11 +129,6 @@ def gguf_tensors(config: HybridConfig) -> dict[str, Stored]:
     }
 
 
-def is_routed_expert(name: str) -> bool:
-    """Whether a canonical name is of a routed expert."""
-    return ".moe.experts." in name
-
-
 def _folder_name(name: str, ling: bool) -> tuple[str, ...]:
     if name == "lm_head.weight":
         return (name,)

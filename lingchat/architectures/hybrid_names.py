@@ -1,7 +1,7 @@
 """The canonical tensor names of a hybrid model, with the shape each must have.
 
-Canonical names are ours, one set for both architectures and both kinds of file; `hybrid_hf.py` and `hybrid_gguf.py`
-know what each is called in a file. H heads, P = H * head_dim, D hidden, r a rank. Knows no files.
+Canonical names are ours, one set for both architectures and both kinds of file; `hybrid_files.py` knows what each is
+called in a file. H heads, P = H * head_dim, D hidden, r a rank. Knows no files.
 
     embed_tokens.weight [V, D]   norm.weight [D]   lm_head.weight [V, D]
     layers.N.input_layernorm.weight, layers.N.post_attention_layernorm.weight [D]
@@ -45,6 +45,11 @@ def expected_shapes(config: HybridConfig, *, mtp: bool = True) -> Shapes:
     if not config.tied:
         shapes["lm_head.weight"] = (config.vocab, config.hidden)
     return shapes
+
+
+def is_routed_expert(name: str) -> bool:
+    """Whether a canonical name is of a routed expert."""
+    return ".moe.experts." in name
 
 
 def _attention(config: HybridConfig, kind: str) -> Shapes:

@@ -17,7 +17,8 @@ from pathlib import Path
 from lingchat.architectures.dense import DenseConfig
 from lingchat.architectures.dense_names import expected_shapes, gguf_name, hf_name
 from lingchat.architectures.hybrid import HybridConfig
-from lingchat.architectures.hybrid_files import Rate, Stored, folder_tensors, gguf_tensors, is_routed_expert
+from lingchat.architectures.hybrid_files import Rate, Stored, folder_tensors, gguf_tensors
+from lingchat.architectures.hybrid_names import is_routed_expert
 from lingchat.catalog.headers import TensorInfo
 from lingchat.errors import ModelFileError, UnsupportedModel
 from lingchat.kernels.blocks import DECODABLE, FP8_BLOCK, INT4_GROUP

@@ -10,8 +10,8 @@ from itertools import groupby
 
 from lingchat.architectures import states
 from lingchat.architectures.hybrid import HybridConfig
-from lingchat.architectures.read import ModelConfig, layer_states
-from lingchat.architectures.resident import Stored, largest_tensor, weight_bytes
+from lingchat.architectures.read import ModelConfig
+from lingchat.architectures.resident import StoredBytes, largest_tensor, weight_bytes
 from lingchat.architectures.variants import Variant, estimated_bytes, published
 from lingchat.architectures.workspace import workspace_bytes
 from lingchat.errors import DoesNotFit
@@ -66,7 +66,7 @@ def plan(
     kv_bytes: int | None = None,
     width: int = 8,
     places: int = 0,
-    stored: Stored | None = None,
+    stored: StoredBytes | None = None,
     mtp: bool = False,
 ) -> MemoryPlan:
     """The plan for matrices in `dtype` (fp32, bf16, int8, fp8 or int4), `context` tokens, prefill in chunks of `rows`.
@@ -80,7 +80,7 @@ def plan(
     if isinstance(config, HybridConfig) and stored is None:
         config = replace(config, stacked_experts=True)  # counting needs no name an expert
         stored = estimated_bytes(config, config.quantization)
-    layers = layer_states(config)
+    layers = config.layer_states()
     on_host = cached == _HOST_CACHED
     kv = context * states.cache_bytes_per_token(layers, cached)
     one = states.state_bytes(layers, cached)
@@ -103,7 +103,7 @@ def snapshot_places(config: ModelConfig, element_bytes: int, free: int) -> int:
 
     `element_bytes` of a cached value; `free` bytes of memory, before anything is loaded.
     """
-    one = states.state_bytes(layer_states(config), element_bytes)
+    one = states.state_bytes(config.layer_states(), element_bytes)
     if not one:
         return 0
     room = min(free // _SNAPSHOT_PART, _SNAPSHOT_BYTES) // one

@@ -13,7 +13,6 @@ from lingchat.architectures import dense_gguf, dense_hf, dense_names, hybrid_ggu
 from lingchat.architectures.dense import DenseConfig
 from lingchat.architectures.gguf_common import architecture_of
 from lingchat.architectures.hybrid import HybridConfig
-from lingchat.architectures.states import KeyValueRows, LayerState
 from lingchat.catalog.headers import GGUFHeader, SafetensorsHeader, TensorInfo
 from lingchat.errors import UnsupportedModel
 
@@ -52,13 +51,6 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     if isinstance(config, HybridConfig):
         return hybrid_names.expected_shapes(config)
     return dense_names.expected_shapes(config)
-
-
-def layer_states(config: ModelConfig) -> tuple[LayerState, ...]:
-    """What each layer of the main model keeps of a conversation."""
-    if isinstance(config, HybridConfig):
-        return config.layer_states()
-    return (KeyValueRows(config.kv_heads, config.head_dim),) * config.layers
 
 
 def _hf_reader(where: str, raw: dict[str, Any]) -> Callable[[str, dict[str, Any], Collection[str] | None], ModelConfig]:

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from lingchat.architectures import dense_names, hybrid_names
 from lingchat.architectures.dense import DenseConfig
 from lingchat.architectures.hybrid import HybridConfig
-from lingchat.architectures.hybrid_files import is_routed_expert
+from lingchat.architectures.states import FP32
 
-Stored = Mapping[str, int]  # bytes in the file by canonical name, scales included
+StoredBytes = Mapping[str, int]  # bytes in the file by canonical name, scales included
 
-FP32 = 4  # bytes
 # Bytes a value of a matrix. int8 has a bf16 scale a row besides. fp8 and int4 are what a file holds and nothing else
 # becomes: the rest of such a model is bf16.
 _MATRIX = {"fp32": 4, "bf16": 2, "fp8": 2, "int4": 2, "int8": 1}
@@ -25,7 +24,7 @@ _FLOAT = 2  # bytes a value from which on a file's type is a plain float
 
 
 def weight_bytes(
-    config: DenseConfig | HybridConfig, dtype: str, stored: Stored | None, *, on_host: bool, mtp: bool = False
+    config: DenseConfig | HybridConfig, dtype: str, stored: StoredBytes | None, *, on_host: bool, mtp: bool = False
 ) -> int:
     """All weights of the main model, and of the drafting layer with `mtp`. `stored` is asked for hybrid models only."""
     if isinstance(config, DenseConfig):
@@ -35,7 +34,7 @@ def weight_bytes(
     return sum(_hybrid_bytes(name, shape, dtype, stored[name], on_host) for name, shape in shapes.items())
 
 
-def largest_tensor(config: DenseConfig | HybridConfig, stored: Stored | None) -> int:
+def largest_tensor(config: DenseConfig | HybridConfig, stored: StoredBytes | None) -> int:
     """Bytes of the largest tensor of the file: what is in memory twice while it is packed. 0 for dense models, whose
     matrices are decoded piece by piece."""
     return 0 if isinstance(config, DenseConfig) or stored is None else max(stored.values())
@@ -44,7 +43,7 @@ def largest_tensor(config: DenseConfig | HybridConfig, stored: Stored | None) ->
 def _hybrid_bytes(name: str, shape: tuple[int, ...], dtype: str, stored: int, on_host: bool) -> int:
     values = math.prod(shape)
     quantised = stored < _FLOAT * values
-    if is_routed_expert(name):
+    if hybrid_names.is_routed_expert(name):
         if quantised or dtype == "fp32":
             return stored
         return _matrix_bytes(shape, dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from lingchat.architectures.hybrid import HybridConfig
 from lingchat.architectures.plan import MemoryPlan, plan, snapshot_places
 from lingchat.architectures.read import ModelConfig
-from lingchat.architectures.resident import Stored
+from lingchat.architectures.resident import StoredBytes
 
 CONTEXT = 8192  # tokens; a model's own limit may be lower
 PREFILL_CHUNK = {"cpu": 256, "cuda": 1024}  # tokens
@@ -24,7 +24,7 @@ def usual_dtype(config: ModelConfig, device: str) -> str:
     return "bf16" if stored == "none" else stored
 
 
-def usual_plan(config: ModelConfig, device: str, free: int, stored: Stored | None = None) -> MemoryPlan:
+def usual_plan(config: ModelConfig, device: str, free: int, stored: StoredBytes | None = None) -> MemoryPlan:
     """The plan on `device` ("cpu" or "cuda") with `free` bytes; `stored` as in `plan`."""
     cached = CACHE_BYTES[device]
     return plan(

@@ -13,7 +13,6 @@ from typing import Literal
 
 from lingchat.architectures import hybrid_names
 from lingchat.architectures.hybrid import HybridConfig
-from lingchat.architectures.hybrid_files import is_routed_expert
 from lingchat.architectures.known import KNOWN
 from lingchat.architectures.read import hf_config_alone
 
@@ -68,7 +67,7 @@ def estimated_bytes(config: HybridConfig, form: Form) -> dict[str, int]:
 
 def _rate(name: str, shape: tuple[int, ...], form: Form) -> float:
     """Bytes a value."""
-    if is_routed_expert(name):
+    if hybrid_names.is_routed_expert(name):
         return {"none": _BF16, "fp8": _FP8, "int4": _INT4, "gguf": _GGUF_4_BITS}[form]
     if form == "gguf":
         return _FP32 if len(shape) == 1 or "conv" in name or "router" in name else _GGUF_4_BITS

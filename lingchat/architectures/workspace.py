@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from lingchat.architectures.dense import DenseConfig
 from lingchat.architectures.hybrid import HybridConfig
+from lingchat.architectures.states import FP32
 
-FP32 = 4  # bytes
 _LOGIT_ROWS = 32  # verified rows whose logits, and as many of their probabilities, exist at once
 _SCORES = 64 << 20  # bytes of scores that latent attention holds at a time (kernels/mla.py)
 

@@ -16,6 +16,7 @@ import torch
 from lingchat.architectures.budget import share
 from lingchat.architectures.dense import DenseConfig
 from lingchat.architectures.hybrid import HybridConfig
+from lingchat.architectures.hybrid_names import is_routed_expert
 from lingchat.architectures.known import KNOWN
 from lingchat.architectures.read import ModelConfig, expected_shapes, hf_config_alone
 from lingchat.errors import UsageError
@@ -25,7 +26,6 @@ from lingchat.kernels.random_weights import RandomRaw
 DTYPES = ("bf16", "fp8", "int4", "fp32", "int8")
 # The type of a matrix as a file of that precision has it; int8 is made from bf16 when the back end packs it.
 _STORED = {"bf16": "BF16", "int8": "BF16", "fp32": "F32", "fp8": "F8_E4M3", "int4": "BF16"}
-_EXPERTS = ".moe.experts."
 _NEVER_QUANTISED = ("embed_tokens.weight", "lm_head.weight", ".moe.router.weight")
 # Names' ends -> the even range of their values. A is exp(A_log); with dt_bias and inputs of spread 1 a sigmoid of
 # A (f + dt_bias) reaches from nearly 0 to nearly 1, and a softplus from 0.01 to 10.
@@ -70,8 +70,8 @@ class RandomModel:
     """`dtype` is one of DTYPES, `device` where the bytes are made, `seed` what they follow from.
 
     fp8: every matrix but embedding, head and router, as the official fp8 variants. int4: routed experts alone, as the
-    official int4 variants; UsageError for a dense model, which is published in neither. `on_tensor` is told each name, the bytes made so far, and all there
-    will be.
+    official int4 variants; UsageError for a dense model, which is published in neither. `on_tensor` is told each name,
+    the bytes made so far, and all there will be.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class RandomModel:
             return "F32"
         if name.endswith(_NEVER_QUANTISED):
             return "F32" if self.dtype == "fp32" else "BF16"
-        return "I4" if self.dtype == "int4" and _EXPERTS in name else _STORED[self.dtype]
+        return "I4" if self.dtype == "int4" and is_routed_expert(name) else _STORED[self.dtype]
 
     @torch.inference_mode()
     def tensor(self, name: str) -> RandomRaw:
