@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 
 from lingchat.architectures.dense import DenseConfig
-from lingchat.architectures.gguf_common import architecture_of, block_count, vocab_rows
+from lingchat.architectures.gguf_common import architecture_of, block_count, check_neutral, vocab_rows
 from lingchat.architectures.keys import Keys
 from lingchat.catalog.headers import GGUFHeader, TensorInfo
 from lingchat.errors import ModelFileError
@@ -24,27 +24,12 @@ ARCHITECTURES = {
     "qwen3": ("Qwen3ForCausalLM", False, True),
 }
 
-# Switches of other variants of these architectures: absent, or at a value that changes nothing.
+# Switches of these architectures' other variants: absent, or at a value that changes nothing.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "attention.causal": (True,),
-    "attention.clamp_kqv": (0.0,),
-    "attention.max_alibi_bias": (0.0,),
-    "attention.scale": (0.0,),
-    "embedding_scale": (0.0, 1.0),
     "expert_count": (0,),
     "expert_used_count": (0,),
-    "logit_scale": (0.0, 1.0),
     "nextn_predict_layers": (0,),
-    "pooling_type": (0,),
-    "residual_scale": (0.0, 1.0),
-    "rope.scale_linear": (1.0,),
-    "rope.scaling.type": ("none",),
-    "rope.scaling.factor": (0.0, 1.0),
-    "rope.scaling.attn_factor": (1.0,),
-    "use_parallel_residual": (False,),
 }
-# Notes of the converter, and parameters of a rope scaling that `rope.scaling.type` above says is off.
-_HARMLESS = ("tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned")
 
 
 def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) -> DenseConfig:
@@ -64,9 +49,7 @@ def gguf_config(header: GGUFHeader, read: Callable[[TensorInfo], memoryview]) ->
     window = keys.get("attention.sliding_window")
     if window and not (isinstance(window, int) and window >= context):  # a window as wide as the context hides nothing
         keys.refuse("attention.sliding_window", window, "sliding-window attention is not supported")
-    for key, allowed in _NEUTRAL.items():
-        keys.only(key, *allowed)
-    keys.ignore(_HARMLESS)
+    check_neutral(keys, _NEUTRAL)
     config = DenseConfig(
         architecture=architecture,
         hidden=hidden,

@@ -10,8 +10,8 @@ from collections.abc import Collection
 from typing import Any
 
 from lingchat.architectures.dense import DenseConfig, llama3_factors
-from lingchat.architectures.harmless import HARMLESS
-from lingchat.architectures.keys import MOST_LAYERS, Keys
+from lingchat.architectures.hf_common import HARMLESS, layer_count
+from lingchat.architectures.keys import Keys
 from lingchat.catalog.headers import SafetensorsHeader
 from lingchat.errors import ModelFileError, UnsupportedModel
 
@@ -54,17 +54,7 @@ def config_of(where: str, raw: dict[str, Any], tensors: Collection[str] | None) 
     architecture = _architecture(where, raw)
     qkv_bias, qk_norm = ARCHITECTURES[architecture]
     keys = Keys(where, raw)
-    hidden, heads, layers = (
-        keys.count("hidden_size"),
-        keys.count("num_attention_heads"),
-        keys.count("num_hidden_layers"),
-    )
-    if layers > MOST_LAYERS:
-        keys.wrong("num_hidden_layers", layers, f"at most {MOST_LAYERS}")
-    if tensors is not None and layers > len(tensors):
-        raise ModelFileError(
-            f"{where}: num_hidden_layers is {layers}, but there are {len(tensors)} tensors. Fetch it again."
-        )
+    hidden, heads, layers = keys.count("hidden_size"), keys.count("num_attention_heads"), layer_count(keys, tensors)
     if keys.get("head_dim") is None and hidden % heads:
         raise ModelFileError(f"{where}: hidden_size {hidden} does not divide into {heads} heads. Fetch it again.")
     # Qwen3 has heads of 128 unless told otherwise; the others split the hidden size.
@@ -115,7 +105,8 @@ def _architecture(where: str, raw: dict[str, Any]) -> str:
 def _tied(keys: Keys, tensors: Collection[str] | None) -> bool:
     """What the config says; where it says nothing, the head is tied when there is none of its own.
 
-    Without tensors it is not tied, as these classes have it. An explicit `false` without a head is not taken as tied: a lost file would pass for a smaller model.
+    Without tensors it is not tied, as these classes have it. An explicit `false` without a head is not taken as tied: a
+    lost file would pass for a smaller model.
     """
     said = keys.get("tie_word_embeddings")
     if said is None:

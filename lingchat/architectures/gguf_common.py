@@ -1,15 +1,35 @@
-"""What the readers of GGUF configurations share: which architecture a header names, its blocks, its vocabulary.
+"""What the readers of GGUF configurations share: which architecture a header names, its blocks, its vocabulary, and
+the switches that must be off.
 
 Knows no architecture's own keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from lingchat.architectures.keys import MOST_LAYERS, Keys
 from lingchat.catalog.headers import GGUFHeader
 from lingchat.errors import ModelFileError, UnsupportedModel
+
+# Absent, or at a value that changes nothing.
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.scale": (0.0,),
+    "embedding_scale": (0.0, 1.0),
+    "logit_scale": (0.0, 1.0),
+    "pooling_type": (0,),
+    "residual_scale": (0.0, 1.0),
+    "rope.scale_linear": (1.0,),
+    "rope.scaling.type": ("none",),
+    "rope.scaling.factor": (0.0, 1.0),
+    "rope.scaling.attn_factor": (1.0,),
+    "use_parallel_residual": (False,),
+}
+# Notes of the converter, and parameters of a rope scaling that `rope.scaling.type` above says is off.
+_HARMLESS = ("tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned")
 
 
 def architecture_of(header: GGUFHeader, known: Iterable[str]) -> str:
@@ -49,3 +69,10 @@ def vocab_rows(header: GGUFHeader, keys: Keys) -> int:
             "They do not fit together; fetch the file again."
         )
     return rows
+
+
+def check_neutral(keys: Keys, own: Mapping[str, tuple[object, ...]]) -> None:
+    """Raises UnsupportedModel for a switch of another architecture that is on. `own`: values allowed here alone."""
+    for key, allowed in (_NEUTRAL | own).items():
+        keys.only(key, *allowed)
+    keys.ignore(_HARMLESS)

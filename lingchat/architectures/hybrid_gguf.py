@@ -6,7 +6,7 @@ what those loaders take it for.
 
 from __future__ import annotations
 
-from lingchat.architectures.gguf_common import architecture_of, block_count, vocab_rows
+from lingchat.architectures.gguf_common import architecture_of, block_count, check_neutral, vocab_rows
 from lingchat.architectures.hybrid import HybridConfig, KDAConfig, LayerKind, MLAConfig, MoEConfig
 from lingchat.architectures.keys import Keys
 from lingchat.catalog.headers import GGUFHeader
@@ -17,25 +17,10 @@ ARCHITECTURES = {"bailingmoe3": "BailingMoeV3ForCausalLM", "kimi-linear": "KimiL
 _SIGMOID = 2  # llama.cpp's number of the gating function
 # Switches of other architectures: absent, or at a value that changes nothing.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "attention.causal": (True,),
-    "attention.clamp_kqv": (0.0,),
-    "attention.max_alibi_bias": (0.0,),
-    "attention.scale": (0.0,),
     "attention.sliding_window": (0,),
-    "embedding_scale": (0.0, 1.0),
-    "logit_scale": (0.0, 1.0),
     "moe_every_n_layers": (0, 1),
-    "pooling_type": (0,),
-    "residual_scale": (0.0, 1.0),
-    "rope.scale_linear": (1.0,),
-    "rope.scaling.type": ("none",),
-    "rope.scaling.factor": (0.0, 1.0),
-    "rope.scaling.attn_factor": (1.0,),
     "rope.scaling.yarn_log_multiplier": (0.0,),
-    "use_parallel_residual": (False,),
 }
-# Notes of the converter, and parameters of a rope scaling that `rope.scaling.type` above says is off.
-_HARMLESS = ("tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned")
 
 
 def gguf_config(header: GGUFHeader) -> HybridConfig:
@@ -45,9 +30,7 @@ def gguf_config(header: GGUFHeader) -> HybridConfig:
     """
     name = architecture_of(header, ARCHITECTURES)
     keys = Keys(str(header.path), header.metadata, f"{name}.")
-    for key, allowed in _NEUTRAL.items():
-        keys.only(key, *allowed)
-    keys.ignore(_HARMLESS)
+    check_neutral(keys, _NEUTRAL)
     config = _ling(header, keys) if name == "bailingmoe3" else _kimi(header, keys)
     keys.refuse_rest()
     return config

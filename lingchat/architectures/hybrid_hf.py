@@ -1,7 +1,7 @@
 """`HybridConfig` from a Hugging Face `config.json` of Ling-3.0 or Kimi-Linear.
 
-Dispatches on `architectures`, never on `model_type`: `bailing_hybrid` names two kinds of model. The keys of both come in
-two spellings, their authors' own and that of transformers 5, which writes Ling-3.0 as `BailingHybridForCausalLM`.
+Dispatches on `architectures`, never on `model_type`: `bailing_hybrid` names two kinds of model. The keys of both come
+in two spellings, their authors' own and that of transformers 5, which writes Ling-3.0 as `BailingHybridForCausalLM`.
 Sources: the configuration classes of all, and SGLang's and vLLM's loaders of them.
 """
 
@@ -10,16 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from lingchat.architectures.harmless import HARMLESS
+from lingchat.architectures.hf_common import HARMLESS, layer_count
 from lingchat.architectures.hybrid import HybridConfig, KDAConfig, LayerKind, MLAConfig, MoEConfig
-from lingchat.architectures.hybrid_keys import (
-    dense_layers,
-    expert_count,
-    layer_count,
-    layer_types,
-    mla_sizes,
-    plain_blocks,
-)
+from lingchat.architectures.hybrid_keys import dense_layers, expert_count, layer_types, mla_sizes, plain_blocks
 from lingchat.architectures.keys import Keys
 from lingchat.architectures.quantization import read_quantization
 from lingchat.architectures.yarn import read_yarn
@@ -301,7 +294,7 @@ def _kimi(keys: Keys, tensors: Collection[str] | None) -> HybridConfig:
 
 
 class _Linear:
-    """The KDA layers: from `linear_attn_config` with its lists that count from 1, or from transformers 5's flat keys."""
+    """The KDA layers: from `linear_attn_config`, whose lists count from 1, or from transformers 5's flat keys."""
 
     def __init__(self, keys: Keys, layers: int) -> None:
         flat = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from lingchat.architectures.hybrid import LayerKind
-from lingchat.architectures.keys import MOST_LAYERS, Keys
-from lingchat.errors import ModelFileError
+from lingchat.architectures.keys import Keys
 
 _MOST_EXPERTS = 1 << 16
 _TYPES: dict[str, LayerKind] = {"linear_attention": "kda", "full_attention": "mla"}
-
-
-def layer_count(keys: Keys, tensors: Collection[str] | None) -> int:
-    """Layers of the main model: no more than `tensors`, where those of the checkpoint are known."""
-    layers = keys.count("num_hidden_layers")
-    if layers > MOST_LAYERS:
-        keys.wrong("num_hidden_layers", layers, f"at most {MOST_LAYERS}")
-    if tensors is not None and layers > len(tensors):
-        raise ModelFileError(
-            f"{keys.where}: num_hidden_layers is {layers}, but there are {len(tensors)} tensors. Fetch it again."
-        )
-    return layers
 
 
 def layer_types(keys: Keys, layers: int) -> tuple[LayerKind, ...] | None:

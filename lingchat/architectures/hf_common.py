@@ -1,10 +1,16 @@
-"""Keys of a config.json that change no number of a forward pass, whatever the architecture.
+"""What the readers of a config.json share: keys that change no number of a forward pass, and how many layers there are.
 
-They say how a model was trained, saved or is run, or how text is sampled from it. No code.
+Knows no architecture's own keys.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from lingchat.architectures.keys import MOST_LAYERS, Keys
+from lingchat.errors import ModelFileError
+
+# They say how a model was trained, saved or is run, or how text is sampled from it.
 HARMLESS = frozenset(
     [
         "architectures",
@@ -71,3 +77,15 @@ HARMLESS = frozenset(
         "begin_suppress_tokens",
     ]
 )
+
+
+def layer_count(keys: Keys, tensors: Collection[str] | None) -> int:
+    """Layers of the main model: no more than `tensors`, where those of the checkpoint are known."""
+    layers = keys.count("num_hidden_layers")
+    if layers > MOST_LAYERS:
+        keys.wrong("num_hidden_layers", layers, f"at most {MOST_LAYERS}")
+    if tensors is not None and layers > len(tensors):
+        raise ModelFileError(
+            f"{keys.where}: num_hidden_layers is {layers}, but there are {len(tensors)} tensors. Fetch it again."
+        )
+    return layers
