@@ -26,6 +26,7 @@ SAFETENSORS_TYPES = ("F32", "F16", "BF16")
 # And those of quantised checkpoints: the weights, and what compressed-tensors keeps beside its own.
 QUANTISED_TYPES = {"fp8": ("F8_E4M3",), "compressed-tensors": ("I32", "I64")}
 TOKENIZERS = ("gpt2", "llama")
+_VOCABULARIES = ("tokenizer.json", "tiktoken.model")  # of a folder
 PRE_TOKENIZERS = frozenset(
     [
         "default",
@@ -262,13 +263,13 @@ def _folder(folder: Path) -> About:
     architecture = str(names[0]) if isinstance(names, list) and names else ""
     why_not = _folder_why_not(folder, header, architecture)
     problem: Problem = "unsupported" if why_not else ""
-    if not why_not and not (folder / "tokenizer.json").exists():
-        why_not, problem = "incomplete: no tokenizer.json beside the weights", "damaged"
+    if not why_not and not any((folder / name).exists() for name in _VOCABULARIES):
+        why_not, problem = f"incomplete: no {' or '.join(_VOCABULARIES)} beside the weights", "damaged"
     template = _has_template(folder)
-    if not why_not and not template and not _speakable(folder / "tokenizer.json"):
+    if not why_not and not template and not _speakable(folder):
         why_not, problem = _BASE, "unsupported"
     verdict = _judged(folder, header, why_not, problem)
-    quantised = verdict.config.quantization if isinstance(verdict.config, HybridConfig) else "none"
+    quantised = verdict.config.quantization if verdict.config is not None else "none"
     return About(
         folder,
         "safetensors",
@@ -283,8 +284,11 @@ def _folder(folder: Path) -> About:
     )
 
 
-def _speakable(tokenizer: Path) -> bool:
-    text = tokenizer.read_bytes()
+def _speakable(folder: Path) -> bool:
+    """`tiktoken.model` leaves special tokens to the file beside it, tokenizer.json has all of them itself."""
+    whole = folder / "tokenizer.json"
+    named = whole if whole.exists() else folder / "tokenizer_config.json"
+    text = named.read_bytes() if named.exists() else b""
     return any(all(f'"{mark}"'.encode() in text for mark in marks) for marks in SPEAKABLE)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ from make_models import write_gguf, write_hf
 from safetensors.torch import load_file, save_file
 
 from lingchat import models_cli
-from lingchat.architectures import usual
 from lingchat.architectures.known import KNOWN, LING_FLASH, LING_TINY
+from lingchat.architectures.usual import usual_plan
 from lingchat.catalog import memory
 from lingchat.catalog.about import look
 from lingchat.runtime import loading
-from lingchat.runtime.ops.torch_ops import TorchOps
+from lingchat.runtime.formats.load import load_formats
+from lingchat.runtime.weights.load import open_weights
 
 GB = 10**9
 
@@ -113,15 +114,17 @@ def test_what_would_fit_is_named(tmp_path: Path, inspect: Inspect, monkeypatch: 
     assert (told["plan"]["device"], told["plan"]["dtype"], told["plan"]["free"]) == ("cuda", "bf16", 140 * GB)
 
 
-def test_the_plan_is_the_engine_s() -> None:
-    assert usual.CONTEXT == loading.DEFAULT_CONTEXT
-    assert usual.PREFILL_CHUNK == loading.PREFILL_CHUNK
-    assert usual.CACHE_BYTES == loading.CACHE_BYTES
-    assert min(loading.DEEPEST_DRAFT + 1, TorchOps.max_width) == usual.WIDTH
-    for quantised in ("none", "fp8", "int4"):
-        config = replace(make_ling.ling_config(), quantization=quantised)
-        for device in ("cpu", "cuda"):
-            assert usual.usual_dtype(config, device) == loading.choose_dtype(None, device, quantised)
+@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+def test_the_plan_is_the_engine_s(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "tiny.gguf"
+    if kind == "dense":
+        write_gguf(path, "qwen3", "Q8_0")
+    else:
+        make_ling.write_ling_gguf(path, make_ling.ling_config())
+    loaded = loading.load(path, loading.Loading(threads=1), lambda event: None)
+    loaded.formats.close()
+    weights = loaded.weights
+    assert usual_plan(weights.config, "cpu", memory.free_memory(), weights.stored_bytes) == loaded.memory
 
 
 @pytest.mark.parametrize(
@@ -220,6 +223,28 @@ def test_an_unknown_key_beside_weights(tmp_path: Path, inspect: Inspect) -> None
     assert told["error"]["code"] == "unsupported_model"
     assert "moe_latent_size = 64" in told["why_not"]
     assert look(folder).problem == "unsupported"
+
+
+def test_the_tokenizer_of_kimis_own_folders_is_one(tmp_path: Path, inspect: Inspect) -> None:
+    """They hold `tiktoken.model` in place of tokenizer.json, and name special tokens beside it."""
+    folder = made(tmp_path / "m", "kimi")
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        (folder / name).unlink()
+    lines = [base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte in range(256)]
+    (folder / "tiktoken.model").write_bytes(b"".join(lines))
+    markers = ["[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"]
+    settings = {
+        "tokenizer_class": "TikTokenTokenizer",
+        "eos_token": "[EOS]",
+        "added_tokens_decoder": {str(256 + n): {"content": text} for n, text in enumerate(markers)},
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    load_formats(open_weights(folder)).close()  # the engine speaks with it
+    told = inspect(folder)
+    assert (told["problem"], told["why_not"], told["fits"]) == ("", "", True)
+    del settings["added_tokens_decoder"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert "without a chat template" in look(folder).why_not
 
 
 # What the list of models says of them
