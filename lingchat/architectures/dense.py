@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from lingchat.architectures.states import KeyValueRows, LayerState
 from lingchat.errors import ModelFileError
@@ -55,6 +56,11 @@ class DenseConfig:
         for is_wrong, text in wrong:
             if is_wrong:
                 raise ModelFileError(f"The model's configuration contradicts itself: {text}. Fetch the model again.")
+
+    @property
+    def quantization(self) -> Literal["none"]:
+        """Of a safetensors checkpoint: there is no dense one that is quantised."""
+        return "none"
 
     def layer_states(self) -> tuple[LayerState, ...]:
         """What each layer keeps of a conversation."""

@@ -76,7 +76,7 @@ def match(
     `read` gives a tensor's bytes; only those of `weight_shape` are asked for. Raises ModelFileError when a tensor is
     missing or misshapen, UnsupportedModel when one is unknown or of a type that nothing decodes. All of them are named.
     """
-    layout = config.quantization if isinstance(config, HybridConfig) else "none"
+    layout = config.quantization
     found = _Findings()
     held: dict[str, Held] = {}
     for canonical, as_stored in stored.items():

@@ -20,6 +20,7 @@ import torch
 
 from lingchat.architectures.plan import MemoryPlan, check_fits, plan
 from lingchat.architectures.read import ModelConfig
+from lingchat.architectures.usual import CACHE_BYTES, PREFILL_CHUNK
 from lingchat.bench import roof as roofs
 from lingchat.bench.peak import PeakWatch
 from lingchat.bench.random_model import RandomModel, shape_config
@@ -31,7 +32,7 @@ from lingchat.notes import Notes
 from lingchat.runtime.drafts.lookup import LookupDrafter
 from lingchat.runtime.drafts.width import Width
 from lingchat.runtime.drivers.eager import EagerDriver
-from lingchat.runtime.loading import CACHE_BYTES, PREFILL_CHUNK, free_bytes
+from lingchat.runtime.loading import free_bytes
 from lingchat.runtime.models.base import Model
 from lingchat.runtime.models.registry import build
 from lingchat.runtime.ops.torch_ops import TorchOps

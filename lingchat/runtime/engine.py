@@ -9,7 +9,6 @@ import gc
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
@@ -21,7 +20,7 @@ from lingchat.events import now_ns
 from lingchat.runtime.drafts.width import Width
 from lingchat.runtime.drivers.eager import EagerDriver, TimedRound
 from lingchat.runtime.formats.load import Prompt
-from lingchat.runtime.loading import DEEPEST_DRAFT, Emit, Loading, free_bytes, load
+from lingchat.runtime.loading import Emit, Loading, free_bytes, load
 from lingchat.runtime.ops.protocol import BufferSpec
 from lingchat.runtime.outbox import Outbox
 from lingchat.runtime.prefix import Prefix
@@ -124,10 +123,7 @@ class Runtime:
     def prompt(self, request: ChatRequest) -> Prompt:
         """The prompt of a request as token ids."""
         if request.messages is not None:
-            options: dict[str, Any] = {} if request.thinking is None else {"enable_thinking": request.thinking}
-            if request.tools:
-                options["tools"] = list(request.tools)
-            return self.formats.prompt(request.messages, **options)
+            return self.formats.prompt(request.messages, tools=request.tools, enable_thinking=request.thinking)
         if request.text is not None:
             return Prompt(self.formats.text_ids(request.text))
         assert request.ids is not None
@@ -262,7 +258,7 @@ class Runtime:
         if request.spec == "on":
             self._auto_width.begin()
             return self._auto_width
-        return Width(min(int(request.spec), DEEPEST_DRAFT), adaptive=False)  # at most so many
+        return Width(min(int(request.spec), self._rounds.width - 1), adaptive=False)  # at most so many
 
     def forget(self) -> None:
         """Drop what is computed, so that the next request prefills all of its prompt."""

@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 
 from lingchat import events
-from lingchat.architectures.hybrid import HybridConfig
+from lingchat.architectures.hybrid import Quantization
 from lingchat.architectures.plan import MemoryPlan, check_fits, plan, snapshot_places
+from lingchat.architectures.usual import CACHE_BYTES, CONTEXT, PREFILL_CHUNK, WIDTH, usual_dtype
 from lingchat.catalog.memory import free_memory
 from lingchat.errors import UsageError
 from lingchat.events import AnyEvent, now_ns
@@ -28,10 +29,6 @@ from lingchat.runtime.threads import choose_threads
 from lingchat.runtime.weights.load import Weights, open_weights
 
 DTYPES = ("int8", "fp32", "bf16", "fp8", "int4")
-DEFAULT_CONTEXT = 8192  # tokens of cache unless asked for more; a model's own limit may be lower
-PREFILL_CHUNK = {"cpu": 256, "cuda": 1024}  # tokens; a cancel waits for one chunk
-DEEPEST_DRAFT = 7  # drafts a round at most; 8 rows cost about two single ones on a CPU
-CACHE_BYTES = {"cpu": 4, "cuda": 2}  # of a cached value
 
 Emit = Callable[[AnyEvent], None]
 
@@ -74,19 +71,18 @@ def load(path: Path, loading: Loading, emit: Emit) -> Loaded:
     device = loading.device
     weights = open_weights(path)
     config = weights.config
-    dtype = choose_dtype(loading.dtype, device, config.quantization if isinstance(config, HybridConfig) else "none")
-    context = min(config.context, loading.context or DEFAULT_CONTEXT)
+    dtype = choose_dtype(loading.dtype, device, config.quantization)
+    context = min(config.context, loading.context or CONTEXT)
     chunk, cache_bytes = PREFILL_CHUNK[device], CACHE_BYTES[device]
-    width = min(DEEPEST_DRAFT + 1, TorchOps.max_width)
     free = free_bytes(device)
     places = snapshot_places(config, cache_bytes, free)
     memory = plan(
         config,
         dtype,
-        context + width,
+        context + WIDTH,
         rows=chunk,
         kv_bytes=cache_bytes,
-        width=width,
+        width=WIDTH,
         places=places,
         stored=weights.stored_bytes,
     )
@@ -103,20 +99,18 @@ def load(path: Path, loading: Loading, emit: Emit) -> Loaded:
     with torch.inference_mode():
         model = build(weights, ops)
         drafter = LookupDrafter(ops)
-        specs = model.state_spec(context + width), drafter.state_spec(context + width)
-        state = State(*specs, ops, cache_bytes, width=width, places=places)
-    return Loaded(weights, formats, ops, model, drafter, state, memory, dtype, context, width, chunk, threads)
+        specs = model.state_spec(context + WIDTH), drafter.state_spec(context + WIDTH)
+        state = State(*specs, ops, cache_bytes, width=WIDTH, places=places)
+    return Loaded(weights, formats, ops, model, drafter, state, memory, dtype, context, WIDTH, chunk, threads)
 
 
-def choose_dtype(asked: str | None, device: str, stored: str) -> str:
-    """The precision to compute in. `stored`: "fp8", "int4" or "none", as the file's matrices are quantised.
+def choose_dtype(asked: str | None, device: str, stored: Quantization) -> str:
+    """The precision to compute in. `stored`: how the file's matrices are quantised.
 
     fp8 and int4 are not made here: a file has them, and then they stay so in memory.
     """
     if asked is None:
-        if device == "cpu":
-            return "int8"
-        return "bf16" if stored == "none" else stored
+        return usual_dtype(device, stored)
     if asked not in DTYPES:
         raise UsageError(f"--dtype {asked} is not known; choose one of {', '.join(DTYPES)}.")
     if asked == "int8" and device != "cpu":

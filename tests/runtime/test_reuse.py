@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from make_models import write_gguf
 
+from lingchat.architectures.usual import PREFILL_CHUNK
 from lingchat.engines.api import ChatRequest, Message, Sampling
 from lingchat.errors import ContextOverflow
 from lingchat.events import AnyEvent, Decode, Prefill, Text, TurnEnd, TurnFirst, TurnStart, now_ns
 from lingchat.runtime.engine import Runtime
-from lingchat.runtime.loading import PREFILL_CHUNK, Loading
+from lingchat.runtime.loading import Loading
 
 
 @pytest.fixture(scope="module")
