@@ -12,12 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from lingchat.arguments import Parser
+from lingchat.bench.job import DTYPES, SCHEMA_VERSION, SHAPES, Job
 from lingchat.errors import LingchatError, UsageError
 from lingchat.notes import Notes
-
-SHAPES = ("ling-3.0-tiny", "ling-3.0-flash", "kimi-linear", "qwen3-4b")
-DTYPES = ("bf16", "fp8", "int4", "fp32", "int8")
-SCHEMA_VERSION = 1
 
 
 def parser() -> Parser:
@@ -43,7 +40,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `lingchat bench ARGV`; the exit code. Raises `LingchatError`, unless JSON is asked for, which tells it too."""
+    """Run `lingchat bench ARGV`; the exit code. Raises `LingchatError`, unless JSON is asked for, which tells it."""
     found = parser().parse(argv)
     if found.shape is None:
         raise UsageError(f"--shape is missing; choose one of {', '.join(SHAPES)}.")
@@ -61,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _measure(found: argparse.Namespace) -> dict[str, Any]:
-    from lingchat.bench.run import Job, run
+    from lingchat.bench.run import run
 
     options = {name: value for name, value in vars(found).items() if name != "output"}
     return run(Job(**options), Notes())

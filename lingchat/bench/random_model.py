@@ -19,11 +19,11 @@ from lingchat.architectures.hybrid import HybridConfig
 from lingchat.architectures.hybrid_names import is_routed_expert
 from lingchat.architectures.known import KNOWN
 from lingchat.architectures.read import ModelConfig, expected_shapes, hf_config_alone
+from lingchat.bench.job import DTYPES
 from lingchat.errors import UsageError
 from lingchat.kernels import random_weights
 from lingchat.kernels.random_weights import RandomRaw
 
-DTYPES = ("bf16", "fp8", "int4", "fp32", "int8")
 # The type of a matrix as a file of that precision has it; int8 is made from bf16 when the back end packs it.
 _STORED = {"bf16": "BF16", "int8": "BF16", "fp32": "F32", "fp8": "F8_E4M3", "int4": "BF16"}
 _NEVER_QUANTISED = ("embed_tokens.weight", "lm_head.weight", ".moe.router.weight")

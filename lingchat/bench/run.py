@@ -22,17 +22,19 @@ from lingchat.architectures.plan import MemoryPlan, check_fits, plan
 from lingchat.architectures.read import ModelConfig
 from lingchat.architectures.usual import CACHE_BYTES, PREFILL_CHUNK
 from lingchat.bench import roof as roofs
+from lingchat.bench.job import SCHEMA_VERSION, Job
 from lingchat.bench.peak import PeakWatch
 from lingchat.bench.random_model import RandomModel, shape_config
 from lingchat.engines.api import Sampling
 from lingchat.errors import EngineError, UsageError
 from lingchat.events import Engine, now_ns
+from lingchat.kernels.devices import choose_device
 from lingchat.machine import processor_name
 from lingchat.notes import Notes
 from lingchat.runtime.drafts.lookup import LookupDrafter
 from lingchat.runtime.drafts.width import Width
 from lingchat.runtime.drivers.eager import EagerDriver
-from lingchat.runtime.loading import free_bytes
+from lingchat.runtime.loading import choose_dtype, free_bytes
 from lingchat.runtime.models.base import Model
 from lingchat.runtime.models.registry import build
 from lingchat.runtime.ops.torch_ops import TorchOps
@@ -41,24 +43,9 @@ from lingchat.runtime.state import State
 from lingchat.runtime.threads import choose_threads
 
 PROVENANCE = "random weights"
-SCHEMA_VERSION = 1
 WARM_ROUNDS = 4
 PLANNED = ("weights", "kv", "state", "snapshots", "workspace", "total", "context")
 PACKAGES = ("lingchat", "torch", "triton", "fla-core")
-
-
-@dataclass(frozen=True)
-class Job:
-    """`prompt` tokens are prefilled and `new` decoded. None: the device, its precision and all layers."""
-
-    shape: str
-    dtype: str | None = None
-    device: str = "auto"
-    prompt: int = 1024
-    new: int = 256
-    layers: int | None = None
-    seed: int = 0
-    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -160,14 +147,9 @@ def run(job: Job, notes: Notes) -> dict[str, Any]:
 
 def _device(job: Job) -> tuple[str, str]:
     """Where it runs, and in which precision: what is asked for, or the best there is."""
-    seen = torch.cuda.is_available()
-    device = job.device if job.device != "auto" else "cuda" if seen else "cpu"
-    if device == "cuda" and not seen:
-        raise EngineError("--device cuda: torch sees no GPU here. Use --device cpu, or install torch's CUDA build.")
-    dtype = job.dtype or ("bf16" if device == "cuda" else "int8")
-    if dtype == "int8" and device == "cuda":
-        raise UsageError("--dtype int8 runs on the CPU only; use bf16, fp8 or int4 on a GPU.")
-    return device, dtype
+    device = choose_device(job.device)
+    # Random weights are whatever is asked for.
+    return device, choose_dtype(job.dtype, device, job.dtype if job.dtype in ("fp8", "int4") else "none")
 
 
 def _plan(weights: RandomModel, capacity: int, device: str, chunk: int) -> MemoryPlan:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import torch
 
-FP8_BLOCK = 128  # rows and columns that share a scale
-INT4_GROUP = 32  # values of a row that share one
+from lingchat.kernels.blocks import FP8_BLOCK, INT4_GROUP
+
 TYPES = ("F32", "BF16", "F8_E4M3", "I4")
 
 _CHUNK_WORDS = {"cpu": 1 << 16, "cuda": 1 << 21}  # words of 8 bytes at a time: a core's cache, or a few launches

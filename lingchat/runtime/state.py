@@ -26,10 +26,6 @@ class StateSpec:
     def cache_bytes(self, element_bytes: int) -> int:
         return self.capacity * states.cache_bytes_per_token(self.layers, element_bytes)
 
-    def snapshot_bytes(self, element_bytes: int) -> int:
-        """A copy of what is overwritten; 0 where rows are only appended."""
-        return states.state_bytes(self.layers, element_bytes)
-
 
 @dataclass(frozen=True)
 class Snapshot:

@@ -13,7 +13,8 @@ from lingchat.architectures.hybrid import HybridConfig
 from lingchat.architectures.known import KNOWN
 from lingchat.architectures.plan import plan
 from lingchat.bench import random_model
-from lingchat.bench.random_model import DTYPES, RandomModel, shape_config
+from lingchat.bench.job import DTYPES
+from lingchat.bench.random_model import RandomModel, shape_config
 from lingchat.errors import UsageError
 from lingchat.kernels.quant import to_torch
 from lingchat.runtime.models.registry import build
