@@ -121,7 +121,8 @@ def _full_attention(keys: Keys, layers: int, context: int) -> None:
     window, used = keys.get("sliding_window"), keys.get("use_sliding_window")
     kinds = keys.get("layer_types")
     if kinds is not None and kinds != ["full_attention"] * layers:
-        keys.refuse("layer_types", sorted(set(map(str, kinds))), "only full_attention in every layer is supported")
+        shown = sorted(set(map(str, kinds))) if isinstance(kinds, list) else kinds
+        keys.refuse("layer_types", shown, "only full_attention in every layer is supported")
     if used is False or window is None:
         return
     if used is None and type(window) is int and window >= context:

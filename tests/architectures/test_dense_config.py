@@ -220,6 +220,9 @@ def test_a_sliding_window_counts_only_when_it_is_used() -> None:
     hf(QWEN3, layer_types=["full_attention"] * 28)
     with pytest.raises(UnsupportedModel, match="sliding_window"):
         hf(QWEN25, use_sliding_window=True)
+    for odd in (28, True, "full_attention"):  # no list at all
+        with pytest.raises(UnsupportedModel, match="layer_types = "):
+            hf(QWEN3, layer_types=odd)
 
 
 @pytest.mark.parametrize(
