@@ -8,7 +8,6 @@ found here as one tensor: `X.weight` with `X.weight_scale_inv` (fp8), and `X.wei
 from __future__ import annotations
 
 import math
-import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from lingchat.architectures.dense_names import expected_shapes, gguf_name, hf_na
 from lingchat.architectures.hybrid import HybridConfig
 from lingchat.architectures.hybrid_files import Rate, Stored, folder_tensors, gguf_tensors
 from lingchat.architectures.hybrid_names import is_routed_expert
+from lingchat.architectures.name_lists import folded
 from lingchat.catalog.headers import TensorInfo
 from lingchat.errors import ModelFileError, UnsupportedModel
 from lingchat.kernels.blocks import DECODABLE, FP8_BLOCK, INT4_GROUP
@@ -31,7 +31,7 @@ _FLOATS = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Where a canonical tensor lies: `info` has the type that decodes it and the canonical shape; `scales` beside it."""
+    """Where a canonical tensor lies. `info` has the type that decodes it and the canonical shape; `scales` too."""
 
     info: TensorInfo
     scales: TensorInfo | None = None
@@ -181,12 +181,7 @@ def _refuse(path: Path, architecture: str, found: _Findings, extra: list[str]) -
 
 
 def _listed(what: str, names: Iterable[str]) -> str:
-    """All names; of very many, those that differ in numbers only as one, with how many there are."""
+    """All names, of very many those that differ in numbers only as one entry."""
     every = list(names)
-    if len(every) > _LISTED:
-        alike: dict[str, list[str]] = {}
-        for name in every:
-            alike.setdefault(re.sub(r"\d+", "N", name), []).append(name)
-        every = [of[0] if len(of) == 1 else f"{of[0]} to {of[-1]} ({len(of)} tensors)" for of in alike.values()]
-    text = ", ".join(every)
+    text = ", ".join(folded(every) if len(every) > _LISTED else every)
     return f"{what.capitalize()}: {text}." if text else ""

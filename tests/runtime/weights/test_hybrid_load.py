@@ -250,10 +250,10 @@ def test_every_missing_extra_and_misshapen_tensor_of_a_gguf_file_is_named(tmp_pa
         assert part in text
 
 
-def test_very_many_missing_tensors_are_named_by_kind(tmp_path: Path) -> None:
+def test_very_many_missing_tensors_are_all_named_in_few_words(tmp_path: Path) -> None:
     made = write_ling_hf(tmp_path / "m", ling_config(layers=4))
     text = refusal(edited(made.path, lambda t: [t.pop(name) for name in list(t) if "up_proj" in name]))
-    assert "experts.0.up_proj.weight to model.layers.3.mlp.experts.15.up_proj.weight (48 tensors)" in text
+    assert "model.layers.{1-3}.mlp.experts.{0-15}.up_proj.weight (48 tensors)" in text
     assert "model.layers.0.mlp.up_proj.weight" in text
     assert len(text) < 1000
 
