@@ -40,8 +40,8 @@ def _products(numbers: Sequence[Numbers]) -> list[list[list[int]]]:
     for first, *rest in numbers:
         rests.setdefault(first, []).append(tuple(rest))
     alike: dict[tuple[Numbers, ...], list[int]] = {}
-    for first, rest in rests.items():
-        alike.setdefault(tuple(rest), []).append(first)
+    for first, followers in rests.items():
+        alike.setdefault(tuple(followers), []).append(first)
     return [[firsts, *others] for rest, firsts in alike.items() for others in _products(rest)]
 
 
