@@ -89,7 +89,7 @@ def load(path: Path, loading: Loading, emit: Emit) -> Loaded:
     check_fits(memory, free)
     formats = load_formats(weights)
     if formats.template.fallback:
-        text = f"{loading.name or path.name} has no chat template; {formats.template.source} stands in."
+        text = f"{loading.name or path.name} has no chat template; {formats.template.source} is used instead."
         emit(events.Warn(t_ns=now_ns(), code="template", message=text))
     threads = choose_threads(loading.threads)
     torch.set_num_threads(threads)

@@ -268,4 +268,4 @@ def _call(call: CallLike) -> dict[str, Any]:
 
 def own_template(family: str, text: str, variables: Mapping[str, Any]) -> ChatTemplate:
     """Our own template of a family, for a model without one whose vocabulary has the family's markers."""
-    return ChatTemplate(text, source=f"{family} (the model has no template)", variables=variables, fallback=True)
+    return ChatTemplate(text, source=f"lingchat's own {family} template", variables=variables, fallback=True)
