@@ -18,7 +18,7 @@ from lingchat.architectures.plan import RESERVE, MemoryPlan, what_fits
 from lingchat.architectures.read import ModelConfig, hf_config_alone
 from lingchat.architectures.resident import StoredBytes
 from lingchat.architectures.usual import usual_plan
-from lingchat.architectures.variants import estimated_bytes
+from lingchat.architectures.variants import Variant, estimated_bytes
 from lingchat.catalog import memory, models
 from lingchat.catalog.about import NFC, About, look, tensor_bytes
 from lingchat.catalog.header_checks import json_object, read_bytes
@@ -131,33 +131,20 @@ def _numbers(config: ModelConfig, stored: StoredBytes | None) -> tuple[dict[str,
         "window_bytes": budget.window_bytes(config),
         "cache_bytes_per_token": budget.cache_bytes_per_token(config),
     }
-    gpu = memory.gpu_free_memory()
-    device, free = ("cpu", memory.free_memory()) if gpu is None else ("cuda", gpu)
-    planned = usual_plan(config, device, free, stored)
-    assert planned.asked is not None
-    fits = planned.total + RESERVE <= free
-    instead = None if fits else what_fits(planned, free)
+    # The engine takes a GPU where there is one.
+    gpu, host = memory.gpu_free_memory(), memory.free_memory()
+    places = [("cpu", host)] if gpu is None else [("cuda", gpu), ("cpu", host)]
+    plans = [_Place(device, free, usual_plan(config, device, free, stored)) for device, free in places]
+    instead = plans[0].instead
     told |= {
-        "fits": fits,
+        "fits": plans[0].fits,
         "would_fit": instead.name if instead is not None else None,
-        "plan": {
-            "device": device,
-            "dtype": planned.asked.dtype,
-            "context": planned.context,
-            "weights": planned.weights,
-            "state": planned.state,
-            "snapshots": planned.snapshots,
-            "cache": planned.kv,
-            "workspace": planned.workspace,
-            "process": RESERVE,
-            "total": planned.total + RESERVE,
-            "free": free,
-        },
+        "plan": plans[0].told(),
+        "plans": [place.told() for place in plans],
     }
     drafting = told["parameters_with_mtp"] - told["parameters"]
     with_mtp = f", and {_many(drafting)} of a drafting layer" if drafting else ""
     windows = f", and {size(told['window_bytes'])} of convolution inputs" if told["state_bytes"] else ""
-    verdict = "yes" if fits else "no" if instead is None else f"no; {instead.name} would fit"
     pairs = [
         ("in all", f"{_many(told['parameters'])} parameters{with_mtp}"),
         (
@@ -166,10 +153,52 @@ def _numbers(config: ModelConfig, stored: StoredBytes | None) -> tuple[dict[str,
         ),
         ("state", f"{size(told['state_bytes'])}{windows}" if told["state_bytes"] else ""),
         ("cache", f"{told['cache_bytes_per_token']:,} bytes a token in bf16"),
-        ("memory", _memory(planned, device)),
-        ("fits", f"{verdict}; {size(free)} of {'memory' if device == 'cpu' else 'GPU memory'} are free"),
     ]
+    for place in plans:
+        pairs += [("memory", _memory(place.plan, place.device)), ("fits", place.verdict(is_first=place is plans[0]))]
     return told, pairs
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A device with `free` bytes, and what the model would take there."""
+
+    device: str
+    free: int
+    plan: MemoryPlan
+
+    @property
+    def fits(self) -> bool:
+        return self.plan.total + RESERVE <= self.free
+
+    @property
+    def instead(self) -> Variant | None:
+        """The published form that would fit where this one does not."""
+        return None if self.fits else what_fits(self.plan, self.free)
+
+    def told(self) -> dict[str, Any]:
+        assert self.plan.asked is not None
+        return {
+            "device": self.device,
+            "dtype": self.plan.asked.dtype,
+            "context": self.plan.context,
+            "weights": self.plan.weights,
+            "state": self.plan.state,
+            "snapshots": self.plan.snapshots,
+            "cache": self.plan.kv,
+            "workspace": self.plan.workspace,
+            "process": RESERVE,
+            "total": self.plan.total + RESERVE,
+            "free": self.free,
+            "fits": self.fits,
+        }
+
+    def verdict(self, *, is_first: bool) -> str:
+        """For people; `is_first`: it is where the engine goes without being told."""
+        instead = self.instead
+        way = "" if is_first else f", with --device {self.device}"
+        said = f"yes{way}" if self.fits else "no" if instead is None else f"no; {instead.name} would fit"
+        return f"{said}; {size(self.free)} of {'memory' if self.device == 'cpu' else 'GPU memory'} are free"
 
 
 def _many(count: int) -> str:

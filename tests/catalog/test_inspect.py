@@ -114,6 +114,25 @@ def test_what_would_fit_is_named(tmp_path: Path, inspect: Inspect, monkeypatch: 
     assert (told["plan"]["device"], told["plan"]["dtype"], told["plan"]["free"]) == ("cuda", "bf16", 140 * GB)
 
 
+def test_beside_a_gpu_both_places_are_planned(
+    tmp_path: Path, inspect: Inspect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The engine takes the GPU; where the model does not fit there, `--device cpu` may be the way out."""
+    path = config_file(tmp_path, LING_TINY)
+    assert [(plan["device"], plan["fits"]) for plan in inspect(path)["plans"]] == [("cpu", True)]
+    machine(monkeypatch, 24 * GB, gpu=8 * GB)
+    told = inspect(path)
+    assert (told["fits"], told["plan"]) == (False, told["plans"][0])
+    assert [(plan["device"], plan["dtype"], plan["fits"]) for plan in told["plans"]] == [
+        ("cuda", "bf16", False),
+        ("cpu", "int8", True),
+    ]
+    assert models_cli.main(["inspect", str(path)]) == 0
+    fits = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fits ")]
+    assert "no; Ling-3.0-tiny as a GGUF file at 4 bits would fit; 8.0 GB of GPU memory" in fits[0]
+    assert "yes, with --device cpu; 24.0 GB of memory" in fits[1]
+
+
 @pytest.mark.parametrize("kind", ["dense", "hybrid"])
 def test_the_plan_is_the_engine_s(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "tiny.gguf"
