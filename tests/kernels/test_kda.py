@@ -1,4 +1,4 @@
-"""The delta rule: row by row and in chunks against plain fp64, staging against single steps, gates against their owners'."""
+"""The delta rule: rows and chunks against plain fp64, staging against single rows, gates against their owners'."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers.models.glm5_next.modeling_glm5_next import Glm5NextTextForgetGate
+from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearForgetGate, KimiLinearRMSNormGated
 
 from lingchat.kernels import kda
 from lingchat.kernels.rows import MAX_WIDTH, sigmoid
@@ -192,12 +194,7 @@ def test_log_decay_is_the_gate_of_transformers(gate: str) -> None:
     torch.manual_seed(3)
     config = SimpleNamespace(linear_head_dim=K, linear_num_heads=H, hidden_size=12, linear_lower_bound=-5.0)
     config.head_dim, config.num_attention_heads, config.num_heads = K, H, H
-    if gate == "bounded":
-        modeling = pytest.importorskip("transformers.models.glm5_next.modeling_glm5_next")
-        theirs = modeling.Glm5NextTextForgetGate(config)
-    else:
-        modeling = pytest.importorskip("transformers.models.kimi_linear.modeling_kimi_linear")
-        theirs = modeling.KimiLinearForgetGate(config)
+    theirs = (Glm5NextTextForgetGate if gate == "bounded" else KimiLinearForgetGate)(config)
     for parameter in theirs.parameters():
         parameter.copy_(torch.randn_like(parameter) * 1.5)
     x = torch.randn(1, 40, 12) * 5
@@ -214,19 +211,20 @@ def test_an_unknown_gate_is_refused() -> None:
 
 
 def test_gated_norm_is_the_one_of_transformers() -> None:
-    modeling = pytest.importorskip("transformers.models.kimi_linear.modeling_kimi_linear")
     torch.manual_seed(4)
-    theirs = modeling.KimiLinearRMSNormGated(V, eps=1e-5)
+    theirs = KimiLinearRMSNormGated(V, eps=1e-5)
     theirs.weight.copy_(torch.randn(V))
     out, gate = torch.randn(5, H, V), torch.randn(5, H * V)
     want = theirs(out, gate.view(5, H, V)).flatten(1)
     torch.testing.assert_close(kda.gated_norm(out, theirs.weight, 1e-5, gate), want)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="fla-core is for Linux alone")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("rows", [1, 9, 64, 128])
 def test_both_forms_agree_with_the_naive_ones_of_fla(rows: int) -> None:
-    naive = pytest.importorskip("fla.ops.kda.naive")
+    from fla.ops.kda import naive
+
     q, k, v, g, beta, state = made(rows, seed=5, decay="gentle")
     g = g * 300  # at most -0.3 a row: fla's naive chunk form divides by decays
     batched = [x[None] for x in (q, k, v, g, beta)]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 
 from lingchat.kernels import moe
 from lingchat.kernels.rows import MAX_WIDTH
@@ -87,10 +88,9 @@ def test_a_group_counts_its_two_best_together() -> None:
 @pytest.mark.parametrize("renormalize", [True, False])
 @pytest.mark.parametrize(("groups", "chosen_groups"), [(8, 4), (1, 1)])
 def test_routes_are_those_of_transformers(groups: int, chosen_groups: int, renormalize: bool) -> None:
-    modeling = pytest.importorskip("transformers.models.deepseek_v3.modeling_deepseek_v3")
     torch.manual_seed(2)
     experts, hidden, shape = 32, 24, Shape(8, groups, chosen_groups, 2.5, renormalize)
-    theirs = modeling.DeepseekV3TopkRouter(
+    theirs = DeepseekV3TopkRouter(
         SimpleNamespace(
             num_experts_per_tok=shape.chosen,
             num_local_experts=experts,
