@@ -1,4 +1,4 @@
-"""A GGUF of Ling-3.0-tiny's true shape in Q4_0, its weights random: what a laptop has to hold and read, without a download.
+"""A GGUF of Ling-3.0-tiny's true shape in Q4_0, its weights random: what a laptop holds and reads, without a download.
 
 Quants are drawn from the whole range, scales so that a product keeps its input's size. The text of such a model is
 noise; its bytes, its operations and its memory are the real ones.

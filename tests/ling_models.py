@@ -91,8 +91,9 @@ def ling_config(
     head_dim: int | None = None,
     published_heads: bool = False,
 ) -> HybridConfig:
-    """A tiny Ling-3.0. `head_dim` is of KDA alone. `limits`: the routed experts of the last two layers and the shared ones of the last three are
-    limited, low enough to bite. `published_heads`: a head is as large as in the published models."""
+    """A tiny Ling-3.0. `head_dim` is of KDA alone. `limits`: the routed experts of the last two layers and the shared
+    ones of the last three are limited, low enough to bite. `published_heads`: a head is as large as in the published
+    models."""
     head = _PUBLISHED_HEAD if published_heads else _TINY_HEAD
     return HybridConfig(
         architecture="BailingMoeV3ForCausalLM",
@@ -144,7 +145,7 @@ def kimi_config(
 def random_tensors(config: HybridConfig, seed: int = 0, *, steady: bool = False) -> Values:
     """Weights that keep every value near 1, with decays, router biases and norms that are not trivial.
 
-    Matrices have variance 1 / inputs. Decays of single steps reach from about 0.99 to below 0.1. `steady`: biases lie
+    Matrices have variance 1 / inputs. Decays of single rows reach from about 0.99 to below 0.1. `steady`: biases lie
     so far apart that every token of a layer has the same experts, whatever a judge that rounds makes of their scores.
     """
     rng = np.random.default_rng(seed)

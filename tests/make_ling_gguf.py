@@ -1,4 +1,4 @@
-"""Tiny hybrid models as GGUF files, as llama.cpp's converter writes them, in any type that the gguf package quantises to."""
+"""Tiny hybrid models as GGUF files, as llama.cpp's converter writes them, in any type the gguf package quantises to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny hybrid models as safetensors folders, in the published naming, plain or in the published fp8 and int4 layouts."""
+"""Tiny hybrid models as safetensors folders, in the published naming, plain or in the fp8 and int4 layouts."""
 
 from __future__ import annotations
 

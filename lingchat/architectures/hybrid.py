@@ -86,7 +86,7 @@ class HybridConfig:
     # How the file stores them. GGUF: experts of a layer as one tensor, the latent's up-projections as two.
     stacked_experts: bool = False
     split_kv_b: bool = False
-    # Of a safetensors checkpoint: "fp8" has e4m3 matrices with a scale a 128 x 128 block, "int4" experts in groups of 32.
+    # Of a safetensors checkpoint: "fp8" has e4m3 matrices, a scale a 128 x 128 block; "int4" has experts in groups of 32.
     quantization: Quantization = "none"
 
     def __post_init__(self) -> None:

@@ -60,7 +60,7 @@ def published(config: HybridConfig) -> Iterator[Variant]:
 
 
 def estimated_bytes(config: HybridConfig, form: Form) -> dict[str, int]:
-    """Bytes by canonical name, the drafting layer included, as `form` stores them: for where there is no file to ask."""
+    """Bytes by canonical name, the drafting layer included, as `form` stores them: for want of a file to ask."""
     shapes = hybrid_names.expected_shapes(config)
     return {name: round(math.prod(shape) * _rate(name, shape, form)) for name, shape in shapes.items()}
 

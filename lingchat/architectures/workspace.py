@@ -28,7 +28,7 @@ def workspace_bytes(config: DenseConfig | HybridConfig, rows: int, context: int,
 
 
 def _dense(config: DenseConfig) -> int:
-    """Values a row of one block: residual, normed, out-projection; q, k, v and attention's output; gate, up, product."""
+    """Values a row of one block: residual, normed, out-projection; q, k, v, attention's output; gate, up, product."""
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
     return 3 * config.hidden + 2 * q + 2 * kv + 3 * config.ffn
 

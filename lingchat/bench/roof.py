@@ -49,7 +49,7 @@ def measure(device: str, free_bytes: int) -> Roof:
 
 
 def _rate(device: str, call: Callable[[], object], nbytes: int) -> float:
-    """Bytes a second, the median of some repeats after one that warms up. On a CPU the best: others share its memory."""
+    """Bytes a second, the median of some repeats after one that warms up. On a CPU the best, as others share it."""
     calls = _CALLS[device]
     seconds = [_seconds(device, call, calls) / calls for _ in range(_REPEATS + 1)][1:]
     return nbytes / (min(seconds) if device == "cpu" else statistics.median(seconds))

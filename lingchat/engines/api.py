@@ -121,9 +121,9 @@ class Engine(Protocol):
     """One model, one request at a time.
 
     `start` yields `events.Engine` from the first phase to `ready` and raises a `LingchatError` when the model cannot
-    be had; after a crash or `close` it may be called again, and `model` then names another one. `chat` yields `turn.start` .. `turn.end`; a request that fails ends
-    in an `events.Error` followed by `turn.end` with stop `error`, and the engine stays usable unless the error's code
-    is `engine_crashed`. Requests queue in order. `count` is answered while a request runs. `cancel` stops the running
+    be had; after a crash or `close` it may be called again, and `model` then names another one. `chat` yields
+    `turn.start` .. `turn.end`; a request that fails ends in an `events.Error` followed by `turn.end` with stop `error`,
+    and the engine stays usable unless the error's code is `engine_crashed`. Requests queue in order. `count` is answered while a request runs. `cancel` stops the running
     request after at most one round; without one it does nothing. `close` is idempotent and leaves no process behind.
     """
 

@@ -69,9 +69,9 @@ class ScriptCall(_Declared, frozen=True, kw_only=True):
 class ScriptTurn(_Declared, frozen=True, kw_only=True):
     """One reply. Lists with an entry a round are repeated until the text is used up.
 
-    `tokens` gives the pieces one by one; otherwise `text` is cut into pieces. `reasoning` comes before it, `calls` after
-    it, each as one token. With `echo` the reply is the last user message. A round emits its accepted drafts and one
-    token more.
+    `tokens` gives the pieces one by one; otherwise `text` is cut into pieces. `reasoning` comes before it, `calls`
+    after it, each as one token. With `echo` the reply is the last user message. A round emits its accepted drafts and
+    one token more.
     """
 
     text: str = ""

@@ -80,9 +80,8 @@ class _Run:
         try:
             await self._work
         except asyncio.CancelledError:
-            self._outcome.exit = (
-                self._stop or EXIT_UNEXPECTED
-            )  # a reader that has stopped reading; a signal ended the wait
+            # A reader that has stopped reading; a signal ended the wait.
+            self._outcome.exit = self._stop or EXIT_UNEXPECTED
         await self._close_chat()
         return self._outcome.exit
 

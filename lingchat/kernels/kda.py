@@ -95,7 +95,8 @@ def chunked(
     """The same for many rows, `chunk` at a time, a power of two -> out [T, H, V], the final state [H, K, V].
 
     With D(i, j) the decay of rows j + 1 .. i and u_i = beta_i e_i, a chunk's errors solve the lower triangular
-    u_i + beta_i sum_{j<i} (k_i . D(i, j) k_j) u_j = beta_i (v_i - (D(i, 0) k_i)^T S) (DeltaNet's chunks, Yang et al. 2024).
+    u_i + beta_i sum_{j<i} (k_i . D(i, j) k_j) u_j = beta_i (v_i - (D(i, 0) k_i)^T S) (DeltaNet's chunks, Yang et al.
+    2024).
     """
     outs = []
     some = chunk * _chunks_at_once(q.device)

@@ -26,7 +26,8 @@ class Staging:
         return self._buffer.nbytes
 
     def pieces(self, data: torch.Tensor, unit: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """`data` (uint8 [bytes], on the host) as tensors of whole units on the device, each with its first byte's place.
+        """`data` (uint8 [bytes], on the host) as tensors of whole units on the device, each with the place of its
+        first byte.
 
         A unit is what cannot be decoded in parts (a block, a row), in bytes. Each copy is finished before the buffer
         is filled again. ValueError when the buffer cannot hold one unit.

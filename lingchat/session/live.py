@@ -108,7 +108,7 @@ class Session:
         return self._tree.children(self.node(_id(node)).parent)
 
     def messages(self, leaf: Node | int | None = None) -> tuple[Message, ...]:
-        """The branch as a request: the system prompt, then every message that says anything. `leaf`: another branch's end.
+        """The branch as a request: the system prompt, then every message that says anything. `leaf` ends another one.
 
         Replies go back with their reasoning and their calls. The model's template decides what of them it writes: one
         that keeps earlier reasoning (Ling's does) then makes the very tokens that the engine's state already holds, so

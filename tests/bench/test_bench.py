@@ -1,4 +1,4 @@
-"""`lingchat bench` end to end on small shapes: what it reports, what it refuses, and that it never looks like a model."""
+"""`lingchat bench` end to end on small shapes: what it reports and refuses, and that it never looks like a model."""
 
 from __future__ import annotations
 

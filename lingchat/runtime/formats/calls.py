@@ -41,9 +41,9 @@ _SECTION_ID = re.compile(r"(?:functions\.)?([^\s<>{}\[\]\"]+?)(?::\d+)?")
 class CallForm:
     """One way to write calls.
 
-    `openers` begin it; `read` reads from the opener on and gives the calls, or None for what is no call. `at_line_start`
-    forms are of plain characters, so that they count only at the start of a line, outside the reasoning, and for
-    the names of tools that were offered. `closers` end what a call of this form began and mean nothing on their own.
+    `openers` begin it; `read` reads from the opener on and gives the calls, or None for what is no call.
+    `at_line_start` forms are of plain characters, so that they count only at the start of a line, outside the
+    reasoning, and for the names of tools that were offered. `closers` end what a call of this form began and mean nothing on their own.
     """
 
     openers: tuple[str, ...]

@@ -124,7 +124,7 @@ def _list(metadata: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _types(metadata: Mapping[str, Any], tokens: list[str]) -> list[int]:
-    """A type for each token; NORMAL for all where the file has none. Unmistakable markers and end tokens are control."""
+    """A type for each token, NORMAL for all where the file has none. Unmistakable markers and ends are control."""
     types = list(metadata.get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens))
     if len(types) != len(tokens):
         raise ModelFileError(f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens.")

@@ -1,4 +1,4 @@
-"""The tokenizer of a model folder: `tokenizer.json` or `tiktoken.model`, with the names and flags of the files beside it.
+"""The tokenizer of a model folder: `tokenizer.json` or `tiktoken.model`, with names and flags of the files beside it.
 
 Knows Hugging Face's file formats; the work is done by the `tokenizers` package. Must not know GGUF.
 """

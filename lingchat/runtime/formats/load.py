@@ -52,8 +52,8 @@ class Formats:
 
     `reasons`: replies may hold reasoning. `takes_tools` is False when the template does not show tools to the model:
     a request that offers some should then be told. `thinking_switch` is False when `enable_thinking` changes nothing in
-    the template. `suggested_sampling` is what the model's publisher suggests, by the
-    names of `Sampling`'s fields; empty where the files do not say.
+    the template. `suggested_sampling` is what the model's publisher suggests, by the names of `Sampling`'s fields;
+    empty where the files do not say.
     """
 
     def __init__(
@@ -92,10 +92,8 @@ class Formats:
         """
         offered = Tools(tools)
         if enable_thinking is not None:
-            variables |= {
-                "enable_thinking": enable_thinking,
-                "thinking": enable_thinking,
-            }  # families differ in the word
+            # Families differ in the word.
+            variables |= {"enable_thinking": enable_thinking, "thinking": enable_thinking}
         segments = self.template.render(messages, tools=offered.schemas, **variables)
         ids = self.tokenizer.encode_segments(segments)
         vocabulary = self.tokenizer.vocabulary

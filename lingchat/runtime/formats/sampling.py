@@ -24,7 +24,7 @@ _GGUF_KEYS = {
 
 
 def folder_sampling(folder: Path) -> dict[str, float]:
-    """Suggested values by the names of `Sampling`'s fields, from generation_config.json; those it does not say are not in it.
+    """Suggested values by the names of `Sampling`'s fields, from generation_config.json, as far as it says.
 
     `do_sample` false is temperature 0. Raises `ModelFileError` for a value that no one can sample with.
     """

@@ -1,7 +1,7 @@
 """The tokenizer of a folder that has `tiktoken.model` instead of `tokenizer.json`, as Kimi's repositories do.
 
-The file lists base64 tokens with their ranks; a rank is a token's id and says when its pieces are joined. Special tokens
-are named in `tokenizer_config.json`. Here it becomes a `tokenizers` tokenizer, so that all else is as for any folder.
+The file lists base64 tokens with their ranks; a rank is a token's id and says when its pieces are joined. Special
+tokens are named in `tokenizer_config.json`. Here it becomes a `tokenizers` tokenizer, so that all else is as for any folder.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _CLASS = "TikTokenTokenizer"
 def tiktoken_rust(path: Path, settings: Mapping[str, Any]) -> RustTokenizer:
     """The tokenizer of `path`; `settings` are those of the `tokenizer_config.json` beside it.
 
-    The file does not hold its split, so that a family must be known for it. Raises `UnsupportedModel` for another one than
-    Kimi's and `ModelFileError` for a damaged file.
+    The file does not hold its split, so that a family must be known for it. Raises `UnsupportedModel` for another one
+    than Kimi's and `ModelFileError` for a damaged file.
     """
     named = settings.get("tokenizer_class")
     if named != _CLASS:
@@ -37,8 +37,8 @@ def tiktoken_rust(path: Path, settings: Mapping[str, Any]) -> RustTokenizer:
     ranks = read_ranks(path)
     spelled = {token: "".join(BYTE_TO_CHAR[byte] for byte in token) for token in ranks}
     vocabulary = {spelled[token]: rank for token, rank in ranks.items()}
-    # Any two pieces that make a token may be joined, and the pair with the lowest rank is joined first. A list of merges
-    # says the same when it has every way to make a token, in the order of the ranks.
+    # Any two pieces that make a token may be joined, and the pair with the lowest rank is joined first. A list of
+    # merges says the same when it has every way to make a token, in the order of the ranks.
     merges: list[Any] = [
         (spelled[token[:cut]], spelled[token[cut:]])
         for token in ranks
@@ -92,8 +92,8 @@ def _special_names(path: Path, settings: Mapping[str, Any], first: int) -> dict[
         text = token.get("content") if isinstance(token, Mapping) else token
         if not isinstance(text, str) or not str(key).isdecimal() or int(key) not in names:
             raise ModelFileError(
-                f"added_tokens_decoder in {path.parent / 'tokenizer_config.json'} gives {text!r} the id {key!r}, but special "
-                f"tokens of {path.name} have ids from {first} to {first + RESERVED - 1}."
+                f"added_tokens_decoder in {path.parent / 'tokenizer_config.json'} gives {text!r} the id {key!r}, but "
+                f"special tokens of {path.name} have ids from {first} to {first + RESERVED - 1}."
             )
         names[int(key)] = text
     return names

@@ -86,7 +86,7 @@ class KDABlock:
 
 @dataclass(frozen=True)
 class LatentBlock:
-    """Multi-head latent attention: queries (or their compressed form), latent, shared key and gate in one projection."""
+    """Multi-head latent attention: queries (or their compressed form), latent, shared key, gate in one projection."""
 
     norm: Vector
     eps: float

@@ -1,4 +1,4 @@
-"""`tiktoken.model` folders: ids as the published algorithm gives them, on a made vocabulary; special tokens by their ids."""
+"""`tiktoken.model` folders: ids as the published algorithm gives them, on a made vocabulary; special tokens by id."""
 
 from __future__ import annotations
 

@@ -94,21 +94,21 @@ def close(got: Places, want: Places) -> None:
 
 @pytest.mark.parametrize("rows", [W, 5, 1])
 def test_a_commit_of_any_count_equals_a_fresh_prefill(tiny: Tiny, rows: int) -> None:
-    """State, convolution window and latents: the bits of single steps, and what a prefill in one pass computes."""
-    bench, steps, fresh = (Bench(tiny.path, width=W) for _ in range(3))
+    """State, convolution window and latents: the bits of single rows, and what a prefill in one pass computes."""
+    bench, single, fresh = (Bench(tiny.path, width=W) for _ in range(3))
     prefilled(bench, PROMPT, 1)
     bench.state.snapshot(len(PROMPT))
-    prefilled(steps, PROMPT, 1)
+    prefilled(single, PROMPT, 1)
     for count in range(rows + 1):
         bench.reset(len(PROMPT))
         verified(bench, ROWS[:rows], count)
         assert int(bench.state.length) == len(PROMPT) + count
         got = kept(bench)
         assert all(torch.isfinite(part).all() for place in got for part in place)
-        assert equal(got, kept(steps)), count
+        assert equal(got, kept(single)), count
         close(got, prefilled(fresh, [*PROMPT, *ROWS[:count]], 64))
-        assert torch.equal(verified(bench, [NEXT], 0), verified(steps, [NEXT], 0)), count
-        verified(steps, ROWS[count : count + 1] or [NEXT], 1)
+        assert torch.equal(verified(bench, [NEXT], 0), verified(single, [NEXT], 0)), count
+        verified(single, ROWS[count : count + 1] or [NEXT], 1)
 
 
 def test_a_commit_of_none_changes_nothing(tiny: Tiny) -> None:

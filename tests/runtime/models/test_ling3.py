@@ -33,7 +33,7 @@ Cases = Callable[..., Case]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 LING = [name for name in VARIANTS if not name.startswith("kimi")]
-# The issue asks for 1e-3 of llama.cpp. Its cache is fp32 here, so that far less is left to either side's rounding.
+# Of llama.cpp, whose cache is fp32 here, so that little is left to either side's rounding.
 EXACT = 5e-5
 # llama.cpp rounds activations to the weights' precision: the median and the largest distance of a position that are
 # allowed, and the gap in log-probability above which the best token must be the same.

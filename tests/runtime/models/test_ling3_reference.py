@@ -1,4 +1,4 @@
-"""The judges judge each other: the fp64 reference, llama.cpp and transformers agree before any of them judges lingchat."""
+"""The judges judge each other: the fp64 reference, llama.cpp and transformers agree before one judges lingchat."""
 
 from __future__ import annotations
 
