@@ -308,6 +308,18 @@ async def test_every_size_shows_the_prompt_and_survives_a_reply(size: tuple[int,
         assert bench.screen.query_one("#header").display is (size[0] >= 60 and size[1] >= 15)
 
 
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+async def test_a_note_takes_the_rows_it_needs_at_the_width_it_has(size: tuple[int, int]) -> None:
+    async with running(script(), size=size) as bench:
+        for text in ("short", "as long as half a line, more than the panel is wide", "long " * 30, ""):
+            bench.screen.note(text)
+            await bench.pilot.pause()
+            foot, prompt = bench.screen.query_one("#foot").region, bench.screen.prompt.region
+            rows = -(-len(text.strip()) // (size[0] - 2)) if text else 0
+            assert bench.screen.query_one("#notice").region.height == rows
+            assert foot.bottom == prompt.bottom == size[1] - 1
+
+
 async def test_resizing_through_all_sizes_while_streaming() -> None:
     async with running(script(HANGS)) as bench:
         await begin_hanging(bench)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.geometry import Size
 from textual.widgets import Static
 
 from lingchat.events import AnyEvent, Stall
@@ -26,6 +27,17 @@ from lingchat.ui.widgets.queue import QueueView
 from lingchat.ui.widgets.status import Header, StatusLine
 from lingchat.ui.widgets.welcome import Welcome
 from lingchat.visible import visible
+
+
+class _Foot(Vertical):
+    """What stands under conversation and panel, over the whole width."""
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """As high as at the screen's width: Textual's grid asks at each column's, whatever the columns spanned.
+
+        Measured at the panel's, a longer note would wrap, and leave an empty row under the prompt.
+        """
+        return super().get_content_height(container, viewport, container.width)
 
 
 class Frame:
@@ -59,7 +71,7 @@ class Frame:
         yield self._welcome
         yield self.conversation
         yield self.panel
-        with Vertical(id="foot"):
+        with _Foot(id="foot"):
             yield self.line
             yield self._stall
             yield self._notice
