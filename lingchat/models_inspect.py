@@ -7,6 +7,7 @@ tensor is found and checked as the engine does it, and nothing is loaded. Return
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from lingchat.architectures.variants import Variant, estimated_bytes
 from lingchat.catalog import memory, models
 from lingchat.catalog.about import NFC, About, look, tensor_bytes
 from lingchat.catalog.header_checks import json_object, read_bytes
-from lingchat.catalog.headers import read_gguf, read_safetensors_folder
+from lingchat.catalog.headers import GGUFHeader, SafetensorsHeader, read_gguf, read_safetensors_folder
 from lingchat.errors import EXIT_INVALID, LingchatError, ModelNotFound
 
 Pairs = list[tuple[str, str]]
@@ -84,32 +85,29 @@ def _broken(path: Path, keys: dict[str, Any], error: LingchatError) -> Inspected
 
 def _inspect_model(path: Path) -> Inspected:
     about = look(path)
-    keys, types, count = _contents(path)
-    told: dict[str, Any] = {**asdict(about), "path": str(path), "tensors": count, "types": types, "keys": keys}
+    keys: dict[str, Any] = {}
+    types: dict[str, int] = {}
     pairs: Pairs = []
+    more: dict[str, Any]
     error: LingchatError | None = None
     try:
-        config, stored = _opened(path)
+        header = read_safetensors_folder(path) if path.is_dir() else read_gguf(path)
+        keys, types = _contents(header)
+        config, tensors = held_tensors(header, lambda info: tensor_bytes(header, info))
     except LingchatError as failure:
         error = failure
-        told |= {"fits": False, "error": _error(failure)}
-        told["problem"] = about.problem or "damaged"
-        told["why_not"] = about.why_not or str(failure)
+        more = {"fits": False, "error": _error(failure)}
+        more |= {"problem": about.problem or "damaged", "why_not": about.why_not or str(failure)}
     else:
-        numbers, pairs = _numbers(config, stored)
-        told |= numbers | {"architecture": about.architecture}
+        more, pairs = _numbers(config, {name: held.nbytes for name, held in tensors.items()})
+        more["architecture"] = about.architecture
+    count = sum(types.values())
+    told = {**asdict(about), "path": str(path), "tensors": count, "types": types, "keys": keys, **more}
     broken = error is not None or about.problem in ("damaged", "unsupported")
     verdict = "yes" if about.runs and error is None else f"no: {told['why_not']}"
     head = [("path", str(path)), ("runs here", verdict), ("size", size(about.nbytes)), *facts(about)]
     head += [("tensors", f"{count}: " + ", ".join(f"{n} {kind}" for kind, n in types.items()))] if count else []
     return Inspected(told, [*head, *_text_facts(keys), *pairs], keys, EXIT_INVALID if broken else 0)
-
-
-def _opened(path: Path) -> tuple[ModelConfig, StoredBytes]:
-    """Configuration and bytes of the tensors, by canonical name; every tensor is found and checked."""
-    header = read_safetensors_folder(path) if path.is_dir() else read_gguf(path)
-    config, tensors = held_tensors(header, lambda info: tensor_bytes(header, info))
-    return config, {name: held.nbytes for name, held in tensors.items()}
 
 
 def _error(error: LingchatError) -> dict[str, str]:
@@ -233,21 +231,11 @@ def facts(about: About) -> Pairs:
     ]
 
 
-def _contents(path: Path) -> tuple[dict[str, Any], dict[str, int], int]:
-    """Keys, tensors by type and their number; empty when the files cannot be read, which `About` has said by then."""
-    try:
-        if path.is_dir():
-            folder = read_safetensors_folder(path)
-            keys, tensors = folder.config, folder.tensors
-        else:
-            file = read_gguf(path)
-            keys, tensors = file.metadata, file.tensors
-    except LingchatError:
-        return {}, {}, 0
-    types: dict[str, int] = {}
-    for tensor in tensors.values():
-        types[tensor.type] = types.get(tensor.type, 0) + 1
-    return {key: _plain(value) for key, value in keys.items()}, types, len(tensors)
+def _contents(header: GGUFHeader | SafetensorsHeader) -> tuple[dict[str, Any], dict[str, int]]:
+    """Keys, and the number of tensors of each type."""
+    keys = header.metadata if isinstance(header, GGUFHeader) else header.config
+    types = Counter(tensor.type for tensor in header.tensors.values())
+    return {key: _plain(value) for key, value in keys.items()}, dict(types)
 
 
 def _text_facts(keys: dict[str, Any]) -> Pairs:
