@@ -20,6 +20,7 @@ from lingchat.chat import Chat
 from lingchat.config import Settings, paths
 from lingchat.errors import EXIT_INTERRUPT, EXIT_PIPE, SIGNAL_EXITS, DiskError, LingchatError, from_code
 from lingchat.session import SessionStore
+from lingchat.stats.text import ENDINGS
 from lingchat.streams import StdoutFailed, write_stdout
 from lingchat.ticking import ticking
 from lingchat.ui.commands import Call, Unknown, parse
@@ -218,6 +219,8 @@ class PlainChat:
         if turn is not None and turn.rounds:
             picture = spark.text(turn) if _draws(BARS) else ""
             self.say(f"[{strip_line(self.chat.stats, turn, picture)}]")
+        elif turn is not None and turn.stop == "cancel":
+            self.say(f"[{ENDINGS[turn.stop]}]")  # before its first token, so there are no figures to say it
 
 
 def _write(text: str) -> None:

@@ -17,7 +17,7 @@ import pexpect
 import pytest
 
 from lingchat.config import paths
-from lingchat.events import Decode, Text
+from lingchat.events import Decode, Text, TurnStart
 from lingchat.session import SessionStore
 from lingchat.stats import RunStats
 from lingchat.trace import list_runs, read_trace
@@ -270,6 +270,18 @@ def test_ctrl_c_stops_a_reply_and_a_second_leaves(terminal) -> None:
     child.expect(pexpect.EOF)
     child.wait()
     assert child.exitstatus == 130
+
+
+def test_a_reply_stopped_before_its_first_token_says_so(terminal) -> None:
+    child = terminal({"text": "word", "pause": {"at": 0, "ms": None}})
+    child.sendline("go")
+    deadline = time.monotonic() + SECONDS
+    while not list_runs() or not any(isinstance(event, TurnStart) for event in read_trace(list_runs()[0].path)):
+        assert time.monotonic() < deadline, "the turn never began"
+        os.sched_yield()
+    child.sendintr()
+    child.expect(r"\[stopped\]")
+    child.expect(READY)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
