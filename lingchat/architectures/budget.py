@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from lingchat.architectures import dense_names, hybrid_names, states
-from lingchat.architectures.hybrid import HybridConfig, LayerKind
+from lingchat.architectures.hybrid import HybridConfig
 from lingchat.architectures.read import ModelConfig
 from lingchat.architectures.states import Recurrent
 
@@ -73,13 +73,6 @@ def window_bytes(config: ModelConfig, element_bytes: int = BF16) -> int:
 def cache_bytes_per_token(config: ModelConfig, element_bytes: int = BF16) -> int:
     """What every token of context takes in the main model."""
     return states.cache_bytes_per_token(config.layer_states(), element_bytes)
-
-
-def block_parameters(config: HybridConfig, kind: LayerKind) -> int:
-    """Of one attention block, the layer's norms not included."""
-    layer = config.kinds.index(kind)
-    prefix = f"layers.{layer}.{kind}."
-    return _count(shape for name, shape in shapes(config).items() if name.startswith(prefix))
 
 
 def expert_parameters(config: HybridConfig) -> int:

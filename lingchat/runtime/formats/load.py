@@ -103,10 +103,6 @@ class Formats:
         thinking = end is not None and end.from_template and end.text.rstrip().endswith(THINK_OPEN)
         return Prompt(ids, thinking and self.reasons, offered)
 
-    def prompt_ids(self, messages: Sequence[MessageLike], **variables: Any) -> list[int]:
-        """The ids of `prompt`."""
-        return self.prompt(messages, **variables).ids
-
     def text_ids(self, text: str) -> list[int]:
         """Ids of text given without a template, with the BOS and EOS that the vocabulary asks for."""
         vocabulary = self.tokenizer.vocabulary
