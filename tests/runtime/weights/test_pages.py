@@ -57,6 +57,39 @@ del in_place
 print(held("VmRSS") - start)
 """
 
+# Prints, for each precision, the bytes of the packed model and how far building it raised the memory held at once.
+BUILDING = """
+import sys, torch
+from pathlib import Path
+from lingchat.runtime.models.registry import build
+from lingchat.runtime.ops.torch_ops import TorchOps
+from lingchat.runtime.weights.load import open_weights
+
+def held(key):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(key))
+
+torch.set_num_threads(1)
+for dtype in ("bf16", "int8"):
+    weights, ops = open_weights(Path(sys.argv[1])), TorchOps(dtype)
+    Path("/proc/self/clear_refs").write_text("5")
+    start = held("VmRSS")
+    with torch.inference_mode():
+        model = build(weights, ops)
+    print(ops.weight_bytes(), held("VmHWM") - start)
+    del model, weights, ops
+"""
+
+
+def run(program: str, folder: Path) -> list[int]:
+    """The numbers that a process of its own prints."""
+    # glibc would raise the size from which freed memory goes back at once.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
+    command = [sys.executable, "-c", program, str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 0, result.stderr
+    return [int(word) for word in result.stdout.split()]
+
 
 def write_shards(folder: Path) -> tuple[int, int]:
     """A bf16 model of zeros in sparse files, which take no room on the disk: bytes of all, and of the largest shard."""
@@ -97,17 +130,21 @@ def _count(shape: tuple[int, ...]) -> int:
 
 def test_packing_holds_the_model_and_one_shard_at_most(tmp_path: Path) -> None:
     total, largest = write_shards(tmp_path / "m")
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "m")]
-    # glibc would raise the size from which freed memory goes back at once.
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert result.returncode == 0, result.stderr
-    to_device, packed, in_place, left = map(int, result.stdout.split())
+    to_device, packed, in_place, left = run(PROGRAM, tmp_path / "m")
     assert total > 2 * (largest + ALLOWANCE)
     assert to_device < largest + ALLOWANCE
     assert packed < total + largest + ALLOWANCE
     assert in_place > 0.8 * total, "what is used where it lies stays, and would show if it were kept needlessly"
     assert left < ALLOWANCE
+
+
+def test_building_a_model_holds_it_and_one_shard_at_most(tmp_path: Path) -> None:
+    """The way of the engine: every block of the model packs its own tensors."""
+    _, largest = write_shards(tmp_path / "m")
+    bf16, bf16_peak, int8, int8_peak = run(BUILDING, tmp_path / "m")
+    assert bf16 > 1.9 * int8 > 2 * (largest + ALLOWANCE)
+    assert bf16_peak < bf16 + largest + ALLOWANCE
+    assert int8_peak < int8 + largest + ALLOWANCE
 
 
 def test_bytes_stay_readable_after_their_pages_went(tmp_path: Path) -> None:
