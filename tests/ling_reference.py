@@ -1,9 +1,9 @@
 """Ling-3.0 and Kimi-Linear once more, plainly, in fp64, one token after the other, written from the formulas alone.
 
-The judge of the runtime's own implementation: it shares no code with it. Sections are those of the description of the
-models. `Reference(config, tensors)` takes the sizes as any object with the attributes of `HybridConfig`, and tensors
-by canonical name with stacked experts and a whole kv_b_proj (`ling_models.Tiny` has both). `.logits(ids)` is
-[T, vocab]; state is kept from call to call, as a conversation is; `.layers[i]` shows it.
+The judge of the runtime's own implementation: it shares no code with it. `Reference(config, tensors)` takes the sizes
+as any object with the attributes of `HybridConfig`, and tensors by canonical name with stacked experts and a whole
+kv_b_proj (`ling_models.Tiny` has both). `.logits(ids)` is [T, vocab]; state is kept from call to call, as a
+conversation is; `.layers[i]` shows it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ def silu(x: Array) -> Array:
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """Section 4; over the last axis."""
+    """Over the last axis."""
     return weight * x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
 
 
 def swiglu(gate: Array, up: Array, limit: float) -> Array:
-    """Section 6.4."""
+    """The activation of a gated block, bounded where `limit` is above 0."""
     if limit == 0:
         return silu(gate) * up
     return np.minimum(silu(gate), limit) * np.clip(up, -limit, limit)
 
 
 def rotate(x: Array, position: int, base: float) -> Array:
-    """Section 5.3: pairs (2i, 2i + 1) of the last axis, turned by position * base^(-2i / n)."""
+    """Pairs (2i, 2i + 1) of the last axis, turned by position * base^(-2i / n)."""
     n = x.shape[-1]
     angle = position * base ** (-np.arange(0, n, 2) / n)
     even, odd = x[..., 0::2], x[..., 1::2]
@@ -48,7 +48,7 @@ def rotate(x: Array, position: int, base: float) -> Array:
 
 
 def kda_decay(f: Array, rate: Array, dt_bias: Array, gate: str, lower_bound: float) -> Array:
-    """Log decay [H, K] of f [H, K]; `rate` exp(A_log) [H]: sections 5.1 (4) and 5.2."""
+    """Log decay [H, K] of f [H, K]; `rate` exp(A_log) [H]: the two forms of the gate."""
     x = f + dt_bias
     if gate == "bounded":
         return lower_bound * sigmoid(rate[:, None] * x)
@@ -56,7 +56,7 @@ def kda_decay(f: Array, rate: Array, dt_bias: Array, gate: str, lower_bound: flo
 
 
 def kda_step(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array) -> tuple[Array, Array]:
-    """One token of the delta rule, section 5.1 (6), a head at a time. q, k, g [H, K], v [H, V], beta [H], state
+    """One token of the delta rule, a head at a time. q, k, g [H, K], v [H, V], beta [H], state
     [H, K, V]; the output [H, V] and the next state."""
     out, after = np.empty_like(v), np.empty_like(state)
     for h in range(len(q)):
@@ -68,7 +68,7 @@ def kda_step(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array) 
 
 
 def route(logits: Array, bias: Array, moe: Any) -> tuple[list[int], Array]:
-    """Experts and weights of one token, section 6.2, by sorting; ties go to the lower index."""
+    """Experts and weights of one token, by sorting; ties go to the lower index."""
     scores = sigmoid(logits)
     biased = scores + bias
     size = moe.experts // moe.groups
@@ -150,7 +150,7 @@ class MLALayer:
 
 
 class Block:
-    """One layer: section 4. Its attention keeps the state."""
+    """One layer. Its attention keeps the state."""
 
     def __init__(
         self, config: Any, kind: str, dense: bool, limits: tuple[float, float], weights: Mapping[str, Array]
@@ -213,7 +213,7 @@ class Reference:
 
 
 class DraftLayer:
-    """The MTP layer, section 7: from a token's final hidden row and the token after it, the one after that."""
+    """The MTP layer: from a token's final hidden row and the token after it, the one after that."""
 
     def __init__(self, config: Any, tensors: Mapping[str, Any]) -> None:
         self.config = config

@@ -51,7 +51,7 @@ def write_ling_hf(
     quantized: Quantized | None = None,
     changes: dict[str, Any] | None = None,
 ) -> Tiny:
-    """A folder in the naming of the published Ling-3.0 (section 3.1 of its description).
+    """A folder in the naming of the published Ling-3.0.
 
     `quantized`: all projections of the layers as fp8 in blocks of 128 x 128, or the routed experts as int4 in groups of
     32 of a row, the rest in `dtype`. `changes` are laid over config.json.
@@ -71,7 +71,7 @@ def write_kimi_hf(
     dtype: torch.dtype = torch.float32,
     changes: dict[str, Any] | None = None,
 ) -> Tiny:
-    """A folder in the naming of the published Kimi-Linear (section 3.2)."""
+    """A folder in the naming of the published Kimi-Linear."""
     config = config or kimi_config()
     return _write_hf(
         folder, config, kimi_raw(config), _KIMI_ATTENTION, seed, tensors, shards, dtype, None, changes or {}

@@ -16,7 +16,7 @@ from typing import Any
 from lingchat.architectures.held import held_tensors
 from lingchat.architectures.match import Held
 from lingchat.architectures.read import ModelConfig
-from lingchat.catalog.headers import TensorInfo, read_gguf, read_safetensors_folder
+from lingchat.catalog.headers import GGUFHeader, SafetensorsHeader, TensorInfo, read_gguf, read_safetensors_folder
 from lingchat.errors import ModelNotFound
 from lingchat.runtime.weights.raw import MappedFile, MappedTensor, RawTensor, rates
 
@@ -24,9 +24,8 @@ from lingchat.runtime.weights.raw import MappedFile, MappedTensor, RawTensor, ra
 class Weights:
     """A model's tensors by canonical name, and what they belong to.
 
-    `path` is what was opened, `folder` the folder with it (tokenizer files lie there), `metadata` the GGUF metadata
-    (empty otherwise), `hf_config` the raw config.json (empty otherwise). The files stay mapped while a tensor's bytes
-    are in use.
+    `source` is "gguf" or "safetensors", `path` what was opened, `folder` the folder with it (tokenizer files lie there),
+    `metadata` the GGUF metadata (empty otherwise). The files stay mapped while a tensor's bytes are in use.
     """
 
     def __init__(
@@ -37,7 +36,6 @@ class Weights:
         path: Path,
         folder: Path,
         metadata: Mapping[str, Any],
-        hf_config: Mapping[str, Any],
         tensors: Mapping[str, Held],
         files: tuple[MappedFile, ...],
     ) -> None:
@@ -46,7 +44,6 @@ class Weights:
         self.path = path
         self.folder = folder
         self.metadata = metadata
-        self.hf_config = hf_config
         self._tensors = tensors
         self._files = files
 
@@ -83,11 +80,6 @@ class Weights:
         return MappingProxyType({name: held.nbytes for name, held in self._tensors.items()})
 
     @property
-    def types(self) -> Mapping[str, str]:
-        """How each tensor is stored, by canonical name: "BF16"."""
-        return MappingProxyType({name: held.info.type for name, held in self._tensors.items()})
-
-    @property
     def quantization(self) -> str:
         """The type that holds most of the parameters: "Q4_1"."""
         count: Counter[str] = Counter()
@@ -106,39 +98,22 @@ def open_weights(path: Path | str) -> Weights:
     if path.is_dir() and not (path / "config.json").is_file():
         path = _only_gguf(path)
     if path.is_dir():
-        return _open_safetensors(path)
+        return _opened(path, read_safetensors_folder(path))
     if path.suffix in (".safetensors", ".json") and path.is_file():
         raise ModelNotFound(f"{path}: one file of a safetensors model. Give its folder: {path.parent}")
-    return _open_gguf(path)
+    return _opened(path, read_gguf(path))
 
 
-def _open_gguf(path: Path) -> Weights:
-    header = read_gguf(path)
+def _opened(path: Path, header: GGUFHeader | SafetensorsHeader) -> Weights:
     files = tuple(MappedFile(part) for part in header.parts)
     config, tensors = held_tensors(header, lambda info: files[info.part].view(info))
+    gguf = isinstance(header, GGUFHeader)
     return Weights(
         config=config,
-        source="gguf",
+        source="gguf" if gguf else "safetensors",
         path=path,
-        folder=path.parent,
-        metadata=header.metadata,
-        hf_config={},
-        tensors=tensors,
-        files=files,
-    )
-
-
-def _open_safetensors(folder: Path) -> Weights:
-    header = read_safetensors_folder(folder)
-    files = tuple(MappedFile(part) for part in header.parts)
-    config, tensors = held_tensors(header, lambda info: files[info.part].view(info))
-    return Weights(
-        config=config,
-        source="safetensors",
-        path=folder,
-        folder=folder,
-        metadata={},
-        hf_config=header.config,
+        folder=path.parent if gguf else path,
+        metadata=header.metadata if isinstance(header, GGUFHeader) else {},
         tensors=tensors,
         files=files,
     )

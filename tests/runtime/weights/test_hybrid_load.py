@@ -122,7 +122,7 @@ def test_experts_of_a_gguf_file_stay_in_their_blocks(tmp_path: Path) -> None:
     assert (raw.type, raw.shape) == ("Q4_0", (16, 64, 32))
     assert len(raw.data) == 16 * 64 * 18
     assert weights.quantization == "Q4_0"
-    assert weights.types["layers.1.moe.router.weight"] == "F32"
+    assert weights.tensor("layers.1.moe.router.weight").type == "F32"
 
 
 def test_k_quants_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +327,7 @@ def test_int4_experts_come_with_their_scales(tmp_path: Path) -> None:
     raw = weights.tensor("layers.1.moe.experts.2.down_proj.weight")
     assert raw.scales is not None
     assert (raw.type, raw.shape, raw.scales.type, raw.scales.shape) == ("I4", (160, 96), "BF16", (160, 3))
-    assert weights.types["layers.1.moe.shared.down_proj.weight"] == "BF16"
+    assert weights.tensor("layers.1.moe.shared.down_proj.weight").type == "BF16"
     assert weights.parameters == sum(tensor.numel() for tensor in made.tensors.values())
     assert weights.stored_bytes["layers.1.moe.experts.2.down_proj.weight"] == 160 * 96 // 2 + 160 * 3 * 2
 

@@ -90,7 +90,6 @@ def test_safetensors_of_every_family_read_back_config_and_values(
     folder, model = folders[family]
     weights = open_weights(folder)
     assert weights.config == tiny_config(family)
-    assert weights.hf_config["architectures"] == [weights.config.architecture]
     state = model.state_dict()
     for name, tensor in values(weights).items():
         assert torch.equal(tensor, state[name if name in state else f"model.{name}"]), name
