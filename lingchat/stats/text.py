@@ -82,6 +82,8 @@ def reasoning_note(ms: float | None, tokens: int | None) -> str:
     """How long reasoning took, of how many tokens: "4.1 s · 1,020 tokens · 248 tok/s"; empty when there was none."""
     if ms is None:
         return ""
+    if tokens == 1:
+        return f"{format_seconds(ms)} · 1 token"  # a rate would be of nothing
     rate = tokens / ms * 1000 if ms > 0 and tokens else None
     return f"{format_seconds(ms)} · {format_count(tokens)} tokens · {format_rate(rate)} tok/s"
 

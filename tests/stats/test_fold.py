@@ -300,6 +300,7 @@ def test_reasoning_ends_at_the_first_call_or_word():
     assert (figures["reasoning_tokens"], figures["reasoning_ms"]) == (7, 2000.0)
     assert reasoning_note(figures["reasoning_ms"], figures["reasoning_tokens"]) == "2.0 s · 7 tokens · 3.50 tok/s"
     assert reasoning_note(None, 0) == ""
+    assert reasoning_note(0.95, 1) == "0.0 s · 1 token"  # one token has no rate
 
 
 def test_a_call_is_a_sign_of_life():
