@@ -42,7 +42,10 @@ class Inspected:
 def inspect(path: Path) -> Inspected:
     """Raises `ModelNotFound` where there is nothing; what is wrong with what there is, is told and not raised."""
     if not path.exists():
-        path = models.named(str(path)).path
+        try:
+            path = models.named(str(path)).path
+        except ModelNotFound as error:
+            raise ModelNotFound(f"{path}: no such file or folder. {error}") from None
     if not path.exists():
         raise ModelNotFound(f"{path}: no such file or folder.")
     alone = _config_alone(path)
@@ -207,7 +210,8 @@ def _memory(planned: MemoryPlan, device: str) -> str:
     assert planned.asked is not None
     parts = [
         f"weights {size(planned.weights)}",
-        f"state {size(planned.state + planned.snapshots)}" if planned.state else "",
+        f"state with drafts {size(planned.state)}" if planned.state else "",
+        f"copies of it {size(planned.snapshots)}" if planned.snapshots else "",
         f"{'latents' if planned.state else 'context'} of {planned.context:,} tokens {size(planned.kv)}",
         f"workspace {size(planned.workspace + RESERVE)}",
     ]
@@ -262,4 +266,6 @@ def size(nbytes: int) -> str:
     """Bytes for people."""
     if not nbytes:
         return "–"
+    if nbytes < 100_000:
+        return f"{nbytes / 1e3:.1f} kB"
     return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lingchat.architectures.known import KNOWN, LING_FLASH, LING_TINY
 from lingchat.architectures.usual import usual_plan
 from lingchat.catalog import memory
 from lingchat.catalog.about import look
+from lingchat.errors import ModelNotFound
 from lingchat.runtime import loading
 from lingchat.runtime.formats.load import load_formats
 from lingchat.runtime.weights.load import open_weights
@@ -290,3 +292,19 @@ def test_a_gpu_counts_where_the_memory_is_too_small(tmp_path: Path, monkeypatch:
     assert look(path).runs
     machine(monkeypatch, 1000, gpu=2000)
     assert "on the GPU" in look(path).why_not
+
+
+def test_a_path_without_anything_is_told_as_one(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match=r"gone\.gguf: no such file or folder\. There is no model"):
+        models_cli.main(["inspect", str(tmp_path / "gone.gguf")])
+
+
+def test_small_and_large_states_are_told_apart_from_their_copies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models_cli.main(["inspect", str(config_file(tmp_path, LING_TINY))])
+    told = capsys.readouterr().out
+    assert re.search(r"state with drafts [\d.]+ MB, copies of it [\d.]+ MB, latents of", told)
+    make_ling.write_ling_hf(tmp_path / "tiny")
+    models_cli.main(["inspect", str(tmp_path / "tiny")])
+    assert re.search(r"^state +[\d.]+ kB, and [\d.]+ kB of convolution inputs$", capsys.readouterr().out, re.M)
