@@ -61,7 +61,11 @@ def _measure(found: argparse.Namespace) -> dict[str, Any]:
     from lingchat.bench.run import run
 
     options = {name: value for name, value in vars(found).items() if name != "output"}
-    return run(Job(**options), Notes())
+    notes = Notes()
+    try:
+        return run(Job(**options), notes)
+    finally:
+        notes.clear()  # ctrl-c leaves no half line behind
 
 
 def _count(given: str) -> int:

@@ -26,7 +26,7 @@ from lingchat.bench.job import SCHEMA_VERSION, Job
 from lingchat.bench.peak import PeakWatch
 from lingchat.bench.random_model import RandomModel, shape_config
 from lingchat.engines.api import Sampling
-from lingchat.errors import EngineError, UsageError
+from lingchat.errors import DoesNotFit, EngineError, UsageError
 from lingchat.events import Engine, now_ns
 from lingchat.kernels.devices import choose_device
 from lingchat.machine import processor_name
@@ -73,7 +73,10 @@ def run(job: Job, notes: Notes) -> dict[str, Any]:
     chunk = min(PREFILL_CHUNK[device], job.prompt)
     memory = _plan(weights, capacity, device, chunk)
     free = free_bytes(device)
-    check_fits(memory, free)
+    try:
+        check_fits(memory, free)
+    except DoesNotFit as problem:
+        raise DoesNotFit(f"{problem} --layers N measures the first N layers alone.") from None
     threads = choose_threads(job.threads)
     torch.set_num_threads(threads)
     notes.say("measuring how fast this memory can be read")

@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_told_before_anything_is_made(
     error = json.loads(out)["error"]
     assert error["code"] == "does_not_fit"
     assert "249." in error["message"]  # GB of weights
-    assert "are free" in error["message"]
+    assert "are free" in error["message"] and "--layers N" in error["message"]
     assert not made
 
 
