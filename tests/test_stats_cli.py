@@ -77,6 +77,13 @@ def test_exact_quantiles(capsys):
     assert shown != 5.0 and shown == pytest.approx(5.0, rel=0.01)
 
 
+def test_every_line_fits_a_terminal_of_80_columns(capsys):
+    recorded("alpha", SLOW)
+    for arguments in (["alpha"], ["alpha", "--exact"]):
+        main(arguments)
+        assert max(map(len, capsys.readouterr().out.splitlines()[2:])) < 80
+
+
 def test_json(capsys):
     writer = recorded("alpha", SLOW)
     recorded("beta", FAST)

@@ -30,8 +30,9 @@ SCHEMA_VERSION = 1
 _LABEL = 19
 _BAR = 20
 _NOTES = (
-    "TPOT = round time / its tokens, the first token left out. Acceptance length = tokens a round, over rounds that",
-    "verified drafts; position j = accepted / verified at least j. Hiccup = a round over 3 x the median before it.",
+    "TPOT = round time / its tokens, the first token left out. Acceptance length =",
+    "tokens a round, over rounds that verified drafts; position j = accepted /",
+    "verified at least j. Hiccup = a round over 3 x the median before it.",
 )
 
 
