@@ -63,15 +63,48 @@ STYLES = """
 
 
 class FigureLines(Widget):
-    """Lines of styled text; showing others repaints only those that differ."""
+    """The figures of a run as lines of styled text; showing others repaints only those that differ."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = CLASSES
     DEFAULT_CSS = "FigureLines { width: 1fr; height: auto;" + STYLES + "}"
 
-    def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        provenance: str = "live",
+        clock_ns: Callable[[], int] = events.now_ns,
+        name: str | None = None,
+        id: str | None = None,
+        classes: str | None = None,
+    ) -> None:
+        """`clock_ns` is the clock of the events shown."""
         super().__init__(name=name, id=id, classes=classes)
         self.lines: list[Content] = []
         self._styles_by_name: dict[str, Style] = {}
+        self.live = Live(self, self._draw, clock_ns)
+        self.set_provenance(provenance)
+
+    def fold(self, run: RunStats, event: AnyEvent | None = None, now_ns: int | None = None) -> None:
+        """`event` has just been added to `run`."""
+        self.live.fold(run, event, now_ns)
+
+    def asked(self, at_ns: int | None) -> None:
+        """A request went to the engine, which has said nothing about it yet; None: there is none."""
+        self.live.asked(at_ns)
+
+    def set_provenance(self, word: str) -> None:
+        """Where the numbers come from: live, replay, remote (client clock), random weights."""
+        raise NotImplementedError
+
+    def _draw(self, run: RunStats, now_ns: int) -> None:
+        """Show what there is to say about `run`."""
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        self.live.draw()
+
+    def on_resize(self) -> None:
+        self.live.draw()
 
     @property
     def text(self) -> str:
@@ -192,38 +225,10 @@ class LatencyPanel(FigureLines):
     }
     """
 
-    def __init__(
-        self,
-        *,
-        provenance: str = "live",
-        clock_ns: Callable[[], int] = events.now_ns,
-        name: str | None = None,
-        id: str | None = None,
-        classes: str | None = None,
-    ) -> None:
-        """`clock_ns` is the clock of the events shown."""
-        super().__init__(name=name, id=id, classes=classes)
-        self.live = Live(self, self._draw, clock_ns)
-        self.border_title = Content("latency")
-        self.set_provenance(provenance)
-
-    def fold(self, run: RunStats, event: AnyEvent | None = None, now_ns: int | None = None) -> None:
-        """`event` has just been added to `run`."""
-        self.live.fold(run, event, now_ns)
-
-    def asked(self, at_ns: int | None) -> None:
-        """A request went to the engine, which has said nothing about it yet; None: there is none."""
-        self.live.asked(at_ns)
+    BORDER_TITLE = "latency"
 
     def set_provenance(self, word: str) -> None:
-        """Where the numbers come from: live, replay, remote (client clock), random weights."""
         self.border_subtitle = Content(visible_line(word))
-
-    def on_mount(self) -> None:
-        self.live.draw()
-
-    def on_resize(self) -> None:
-        self.live.draw()
 
     def _draw(self, run: RunStats, now_ns: int) -> None:
         width, height = self.content_size
@@ -252,37 +257,9 @@ class LatencyLine(FigureLines):
 
     DEFAULT_CSS = "LatencyLine { height: 1; width: 1fr; }"
 
-    def __init__(
-        self,
-        *,
-        provenance: str = "live",
-        clock_ns: Callable[[], int] = events.now_ns,
-        name: str | None = None,
-        id: str | None = None,
-        classes: str | None = None,
-    ) -> None:
-        """`clock_ns` is the clock of the events shown."""
-        super().__init__(name=name, id=id, classes=classes)
-        self.live = Live(self, self._draw, clock_ns)
-        self._provenance = visible_line(provenance)
-
-    def fold(self, run: RunStats, event: AnyEvent | None = None, now_ns: int | None = None) -> None:
-        """`event` has just been added to `run`."""
-        self.live.fold(run, event, now_ns)
-
-    def asked(self, at_ns: int | None) -> None:
-        """A request went to the engine, which has said nothing about it yet; None: there is none."""
-        self.live.asked(at_ns)
-
     def set_provenance(self, word: str) -> None:
         self._provenance = visible_line(word)
         self.live.ask()
-
-    def on_mount(self) -> None:
-        self.live.draw()
-
-    def on_resize(self) -> None:
-        self.live.draw()
 
     def _draw(self, run: RunStats, now_ns: int) -> None:
         width = self.content_size.width
