@@ -152,6 +152,8 @@ class Turns:
                 self.failure = str(error)
                 self.held = bool(self.waiting)
                 self._stage.changed()
+                if self._stage.conversation.messages:  # they hide the welcome, which says why otherwise
+                    self._stage.note(self.failure, error=True)
             return
         if mine == self._starts:
             self.info = self._chat.info

@@ -235,6 +235,19 @@ async def test_a_model_that_cannot_load_says_why_and_restart_tries_again() -> No
         assert bench.texts[0] == ("user", "kept")
 
 
+async def test_in_a_conversation_a_model_that_cannot_load_says_why_above_the_prompt() -> None:
+    async with running(script("answer")) as bench:
+        await bench.say("go")
+        await bench.idle()
+        failure = Failure(code="does_not_fit", message="The model needs 9 GB, 3 GB are free.")
+        bench.engine.script = script("x", load_failure=failure)
+        await bench.say("/restart")
+        await bench.until(lambda: bench.screen.turns.failure)
+        await bench.pilot.pause()
+        assert "needs 9 GB" in bench.notice and "/restart" in bench.status
+        assert bench.screen.query_one("#notice").has_class("-error")
+
+
 async def test_a_dead_engine_keeps_the_partial_reply_and_restart_brings_it_back() -> None:
     dies = ScriptTurn(text="one two three four five six", crash=4)
     async with running(script(dies, "alive again")) as bench:
@@ -308,18 +321,6 @@ async def test_every_size_shows_the_prompt_and_survives_a_reply(size: tuple[int,
         assert bench.screen.query_one("#header").display is (size[0] >= 60 and size[1] >= 15)
 
 
-@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
-async def test_a_note_takes_the_rows_it_needs_at_the_width_it_has(size: tuple[int, int]) -> None:
-    async with running(script(), size=size) as bench:
-        for text in ("short", "as long as half a line, more than the panel is wide", "long " * 30, ""):
-            bench.screen.note(text)
-            await bench.pilot.pause()
-            foot, prompt = bench.screen.query_one("#foot").region, bench.screen.prompt.region
-            rows = -(-len(text.strip()) // (size[0] - 2)) if text else 0
-            assert bench.screen.query_one("#notice").region.height == rows
-            assert foot.bottom == prompt.bottom == size[1] - 1
-
-
 async def test_resizing_through_all_sizes_while_streaming() -> None:
     async with running(script(HANGS)) as bench:
         await begin_hanging(bench)
@@ -329,16 +330,6 @@ async def test_resizing_through_all_sizes_while_streaming() -> None:
         await bench.pilot.press("escape")
         await bench.idle()
         assert bench.texts[1][1].startswith("one")
-
-
-async def test_f2_goes_round() -> None:
-    async with running(script("x"), size=(120, 40)) as bench:
-        shown = []
-        for _ in range(4):
-            shown.append((bench.screen.query_one("#dock").display, bench.screen.query_one("#strip").display))
-            await bench.pilot.press("f2")
-            await bench.pilot.pause()
-        assert shown == [(True, False), (False, True), (False, False), (True, False)]
 
 
 # ---------------------------------------------------------------------- screens and typos

@@ -1,8 +1,9 @@
-"""How cells are shared, by size and wish; and how a line drops what matters least."""
+"""How cells are shared, by size and wish; and how a line drops what matters least, or a note takes what it needs."""
 
 from __future__ import annotations
 
 import pytest
+from chat_app import running, script
 
 from lingchat.ui.layout import after, layout
 from lingchat.ui.widgets.status import Part, fit
@@ -48,3 +49,25 @@ def test_a_line_drops_the_least_important_and_is_never_too_wide() -> None:
     assert "other" not in fit(left, right, 24).plain
     assert fit(left, right, 12).plain.strip().startswith("state")
     assert fit([Part("日本語日本語")], [], 5).cell_length <= 5
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+async def test_a_note_takes_the_rows_it_needs_at_the_width_it_has(size: tuple[int, int]) -> None:
+    async with running(script(), size=size) as bench:
+        for text in ("short", "as long as half a line, more than the panel is wide", "long " * 30, ""):
+            bench.screen.note(text)
+            await bench.pilot.pause()
+            foot, prompt = bench.screen.query_one("#foot").region, bench.screen.prompt.region
+            rows = -(-len(text.strip()) // (size[0] - 2)) if text else 0
+            assert bench.screen.query_one("#notice").region.height == rows
+            assert foot.bottom == prompt.bottom == size[1] - 1
+
+
+async def test_f2_goes_round() -> None:
+    async with running(script("x"), size=(120, 40)) as bench:
+        shown = []
+        for _ in range(4):
+            shown.append((bench.screen.query_one("#dock").display, bench.screen.query_one("#strip").display))
+            await bench.pilot.press("f2")
+            await bench.pilot.pause()
+        assert shown == [(True, False), (False, True), (False, False), (True, False)]
