@@ -120,6 +120,32 @@ def test_an_edited_earlier_turn_begins_at_the_message_before_it(runtime: Runtime
     same(found, wanted)
 
 
+def test_what_follows_a_reply_can_be_edited_without_computing_the_reply_again(runtime: Runtime) -> None:
+    """A place is kept where the reply ended too, though no token there ends a message. Ids, so that it reads back."""
+
+    def reply(ids: list[int]) -> tuple[list[int], int]:
+        events: list[AnyEvent] = []
+        sampling = Sampling(temperature=0.0, max_tokens=40)
+        request = ChatRequest(ids=tuple(ids), sampling=sampling, keep_ids=True)
+        runtime.chat(request, now_ns(), events.append, lambda: False)
+        answer = Answer(events)
+        return answer.ids, answer.reused
+
+    runtime.forget()
+    prompt = runtime.prompt(ChatRequest(messages=(Message("user", LONG),), thinking=False)).ids
+    said, reused = reply(prompt)
+    assert reused == 0 and len(said) > 1
+    question, other = ([*prompt, *said, *runtime.formats.text_ids(text)] for text in ("and then", "or else"))
+    computed = len(prompt) + len(said) - 1  # the last token was drawn and never computed
+    assert reply(question)[1] == computed
+    edited, reused = reply(other)
+    assert reused == computed
+    found = committed(runtime)
+    runtime.forget()
+    assert reply(other) == (edited, 0)
+    same(found, committed(runtime))
+
+
 def test_a_second_edit_still_finds_the_places_before_it(runtime: Runtime) -> None:
     runtime.forget()
     one = ask(runtime, LONG)
