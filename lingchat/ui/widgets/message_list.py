@@ -19,18 +19,16 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import ClassVar
 
-from rich.segment import Segment
 from textual import events
-from textual.cache import LRUCache
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
-from textual.style import Style
 from textual.timer import Timer
 from textual.widget import Widget
 
 from lingchat.ui.widgets import message_style
+from lingchat.ui.widgets.canvas import Canvas
 from lingchat.ui.widgets.message import MessageView, TurnView
 from lingchat.ui.widgets.pace import Pace
 from lingchat.ui.widgets.reply import Reply
@@ -76,8 +74,7 @@ class MessageList(ScrollView, can_focus=True):
         self._timer: Timer | None = None
         self._scrollbar_at = 0.0
         self.pace = Pace(clock)
-        self._styles: dict[str, Style] = {}
-        self._blanks: LRUCache[int, Strip] = LRUCache(256)  # blank lines by their y
+        self._canvas = Canvas(self)
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
@@ -235,8 +232,7 @@ class MessageList(ScrollView, can_focus=True):
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._styles.clear()
-        self._blanks.clear()
+        self._canvas.forget()
         for message in self.mounted:
             for section in message.sections:
                 section.strips.clear()
@@ -342,12 +338,7 @@ class MessageList(ScrollView, can_focus=True):
         width = self._view_size.width
         strip = self._line(self.scroll_offset.y + y, width)
         if y == self._page - 1 and (new := self.new_lines):
-            click = Style.from_meta({"@click": ("scroll_end", ())})
-            style = (self._style(".conversation--more") + click).rich_style
-            text = f" ↓ {new:,} new line{'s' if new != 1 else ''} "
-            if len(text) < width:
-                badge = Strip([Segment(text, style)], len(text))
-                strip = Strip.join([strip.crop(0, width - len(text) - 1), badge, strip.crop(width - 1)])
+            return self._canvas.badge(strip, new, width)
         return strip
 
     def _refresh_badge(self) -> None:
@@ -363,14 +354,11 @@ class MessageList(ScrollView, can_focus=True):
     def _line(self, y: int, width: int) -> Strip:
         base = self.visual_style
         if self._first and y == 0:
-            return self._older_line(width)
+            return self._canvas.older(self._first, width)
         at = self._place(y)
         found = at[0].locate(at[1], self._width) if at is not None else None
         if at is None or found is None:
-            blank = self._blanks.get(y)
-            if blank is None or blank.cell_length != width:
-                blank = self._blanks[y] = Strip([Segment(" " * width, base.rich_style_with_offset(0, y))], width)
-            return blank
+            return self._canvas.blank(y, width)
         message, (section, index) = at[0], found
         selection = self.text_selection
         span = selection.get_span(y) if selection is not None else None
@@ -380,33 +368,14 @@ class MessageList(ScrollView, can_focus=True):
         left = section.indent + (0 if message.selected else GUTTER)
         margins = (left, max(width - GUTTER - section.indent - room, 0))
         select = self.screen.get_visual_style("screen--selection") if span is not None else None
-        strip = paint(section.lines(self._width)[index], room, margins, y, base, self._style, span, select)
+        strip = paint(section.lines(self._width)[index], room, margins, y, base, self._canvas.style, span, select)
         if message.selected:
-            bar = Segment("▌", (base + self._style(".conversation--cursor")).rich_style)
-            strip = Strip([bar, *strip], strip.cell_length + 1)
+            strip = self._canvas.marked(strip)
         if strip.cell_length != width:  # a screen narrower than the narrowest layout
             strip = strip.adjust_cell_length(width, base.rich_style)
         if span is None:
             section.strips[index] = (y, strip)
         return strip
-
-    def _older_line(self, width: int) -> Strip:
-        click = Style.from_meta({"@click": ("load_older", ())})
-        style = (self.visual_style + self._style(".conversation--muted") + click).rich_style
-        text = f"▲ {self._first:,} earlier messages"[:width]
-        return Strip([Segment(text.center(width), style)], width)
-
-    def _style(self, style: str | Style) -> Style:
-        if isinstance(style, Style):
-            return style
-        if (known := self._styles.get(style)) is None:
-            if style.startswith("."):
-                own = self.get_component_styles(style[1:]).has_rule("background")  # a partial style loses an opaque one
-                known = self.get_visual_style(style[1:], partial=not own)
-            else:
-                known = self._get_style(style)
-            self._styles[style] = known
-        return known
 
     # -- selecting text with the mouse ----------------------------------------------------------------------------------
 
