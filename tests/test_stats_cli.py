@@ -10,7 +10,7 @@ from make_turns import turn_events
 from lingchat import events
 from lingchat.config import paths
 from lingchat.errors import TraceError, UsageError
-from lingchat.stats import footer
+from lingchat.stats import footer, reasoning_note
 from lingchat.stats_cli import main
 from lingchat.trace import TraceWriter, read_trace
 
@@ -42,6 +42,21 @@ def test_one_turn(capsys):
     assert rows(out)["TTFT ms"] == ["143"] and rows(out)["prefill"] == ["128"]
     assert rows(out)["TPOT p50 ms"][0] in footer(turn) and rows(out)["acceptance length"][0] in footer(turn)
     assert "within 1 %" in out
+
+
+def test_reasoning_of_a_turn_is_told_as_on_the_screen(capsys):
+    start = events.RunStart(t_ns=0, id="alpha", wall="2025-03-01T09:41:01+01:00", model="m", machine="box")
+    writer = TraceWriter.create(paths().runs, start)
+    for event in turn_events(SLOW):
+        if isinstance(event, events.TurnEnd):
+            writer.write(events.Reasoning(t_ns=event.t_ns, turn=1, delta="hm"))
+        writer.write(event)
+    writer.close()
+    main(["alpha"])
+    thought = writer.stats.current.reasoning
+    assert thought.tokens > 1
+    told = f"reasoning          {reasoning_note(thought.ms, thought.tokens)}"
+    assert told in capsys.readouterr().out.splitlines()
 
 
 def test_many_turns_show_their_footers_and_one_can_be_chosen(capsys):

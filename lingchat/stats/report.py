@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lingchat.errors import UsageError
-from lingchat.stats.fold import RunStats
+from lingchat.stats.fold import RunStats, TurnStats
 from lingchat.stats.tally import Tally
 from lingchat.stats.text import (
     METRICS,
@@ -22,6 +22,7 @@ from lingchat.stats.text import (
     format_percent,
     format_ratio,
     format_share,
+    reasoning_note,
     summary,
 )
 from lingchat.visible import visible_line
@@ -69,6 +70,8 @@ def report(run: RunStats, turn: int | None = None) -> str:
     if of:
         lines += [of]
     lines += [f"{metric.label:<{_LABEL}}{metric.text(tally)}" for metric in METRICS]
+    if isinstance(tally, TurnStats) and tally.reasoning.ms is not None:
+        lines.append(f"{'reasoning':<{_LABEL}}{reasoning_note(tally.reasoning.ms, tally.reasoning.tokens)}")
     if run.ui_lag_ms is not None:
         lines.append(f"{'UI lag p95 ms':<{_LABEL}}{format_ms(run.ui_lag_ms)}")
     return "\n".join([*lines, "", *_acceptance(tally), "", *_NOTES, _precision(run.exact)])
