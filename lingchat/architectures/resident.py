@@ -1,7 +1,9 @@
 """Bytes that a model's weights take in memory, tensor by tensor, as the back end packs them. Knows no machine.
 
 Matrices become what the dtype says. Routed experts stay as their file has them where it quantises them, and so do fp8
-matrices of an fp8 file; vectors, convolutions and routers are fp32.
+matrices of an fp8 file; vectors, convolutions and routers are fp32. With int8, experts of up to 5 bits a value take 5
+(kernels/int4.py); a processor without the product for them, neither AVX2 nor AVX-512, takes the file's bytes, which
+are at most a tenth less.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ StoredBytes = Mapping[str, int]  # bytes in the file by canonical name, scales i
 # becomes: the rest of such a model is bf16.
 _MATRIX = {"fp32": 4, "bf16": 2, "fp8": 2, "int4": 2, "int8": 1}
 _INT8_COLUMNS = 32  # rows of int8 are padded to a multiple of this (kernels/gemv.py)
+_INT4_ROWS, _INT4_COLUMNS, _INT4_BITS = 64, 32, 5  # experts of whole blocks of this shape take so many bits a value
 _FLOAT = 2  # bytes a value from which on a file's type is a plain float
 
 
@@ -44,6 +47,9 @@ def _hybrid_bytes(name: str, shape: tuple[int, ...], dtype: str, stored: int, on
     values = math.prod(shape)
     quantised = stored < _FLOAT * values
     if hybrid_names.is_routed_expert(name):
+        fits = shape[-2] % _INT4_ROWS == 0 and shape[-1] % _INT4_COLUMNS == 0
+        if dtype == "int8" and fits and 8 * stored <= _INT4_BITS * values:
+            return _INT4_BITS * values // 8
         if quantised or dtype == "fp32":
             return stored
         return _matrix_bytes(shape, dtype)

@@ -1,7 +1,8 @@
 """Mixture of experts: grouped sigmoid routing, and the chosen experts over weights in any packing.
 
 Experts stay as their file has them where it quantised them: blocks are decoded as they are used, one expert at a time
-on the CPU, the chosen ones by index elsewhere. Knows tensors, no models. Shapes: T rows of width d, E experts of inner
+on the CPU, the chosen ones by index elsewhere. With int8 on the CPU those of four bits are packed for a product that
+needs no decoding (`int4.py`). Knows tensors, no models. Shapes: T rows of width d, E experts of inner
 width I, k of them chosen a row.
 """
 
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 
 from lingchat.errors import ModelFileError
 from lingchat.kernels.gemv import DenseWeight, Int8Weight, project
+from lingchat.kernels.int4 import Int4Stack, Int4Weight
 from lingchat.kernels.norm import swiglu_limited
 from lingchat.kernels.packed import FLOATS, Blocks, Raw, float_view
 from lingchat.kernels.quant import to_torch
@@ -66,8 +68,8 @@ class Stack(Protocol):
 
     @property
     def nbytes(self) -> int: ...
-    def one(self, expert: int) -> DenseWeight | Int8Weight:
-        """A weight [N, K] that `project` takes."""
+    def one(self, expert: int) -> DenseWeight | Int8Weight | Int4Weight:
+        """A weight [N, K] for a pass of few rows."""
 
     def dense(self, expert: int) -> torch.Tensor:
         """[N, K] in the type that products are computed in."""
@@ -163,7 +165,8 @@ class Experts:
         dtype: str,
         device: torch.device | str = "cpu",
     ) -> Experts:
-        """Each a single stacked tensor [E, N, K], or one [N, K] an expert. Quantised types stay as they are.
+        """Each a single stacked tensor [E, N, K], or one [N, K] an expert. Quantised types stay as they are, but for
+        those that "int8" packs at four bits.
 
         Unquantised ones: "fp32" leaves them as stored and widens them as they are used, "int8" makes int8 rows, every
         other `dtype` bf16. On the CPU what need not be converted is used in place, in the mapped file.
@@ -184,7 +187,10 @@ def _stack(parts: Sequence[Raw], dtype: str, device: torch.device) -> Stack:
         )
     compute = torch.float32 if dtype in ("fp32", "int8") else torch.bfloat16
     if parts[0].type not in FLOATS:
-        return PackedStack(Blocks.stack(parts, device), compute)
+        blocks = Blocks.stack(parts, device)
+        if dtype == "int8" and device.type == "cpu" and Int4Stack.takes(blocks):
+            return Int4Stack.pack(blocks)
+        return PackedStack(blocks, compute)
     if dtype == "int8":
         pairs = [Int8Weight.pack([part]) for part in _apart(parts)]
         scales = torch.stack([w.scale for w in pairs]).to(device)
@@ -289,11 +295,15 @@ def _by_expert(ids: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
 
 def _product(rows: int) -> Callable[[torch.Tensor, Stack, int], torch.Tensor]:
     """x [n, K] times an expert -> fp32 [n, N]: row by row in a pass of few rows, at once in a pass of many."""
-    if rows <= MAX_WIDTH:
-        return lambda x, stack, expert: project(x, stack.one(expert))
+
+    def by_rows(x: torch.Tensor, stack: Stack, expert: int) -> torch.Tensor:
+        weight = stack.one(expert)
+        return weight.product(x) if isinstance(weight, Int4Weight) else project(x, weight)
 
     def at_once(x: torch.Tensor, stack: Stack, expert: int) -> torch.Tensor:
+        if isinstance(stack, Int4Stack):  # few of a pass's rows choose the same expert: decoding it would take longer
+            return stack.one(expert).product(x)
         weight = stack.dense(expert)
         return F.linear(x.to(weight.dtype), weight).float()
 
-    return at_once
+    return by_rows if rows <= MAX_WIDTH else at_once

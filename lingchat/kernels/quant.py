@@ -268,7 +268,7 @@ def _fp8_table() -> torch.Tensor:
     return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
 
 
-def _field(b: torch.Tensor, start: int, nbytes: int, dtype: torch.dtype) -> torch.Tensor:
+def field(b: torch.Tensor, start: int, nbytes: int, dtype: torch.dtype) -> torch.Tensor:
     """Bytes of each block as numbers of `dtype`, in new fp32 memory. `start` and a block are multiples of its size."""
     size = torch.empty(0, dtype=dtype).element_size()
     values = b.view(dtype)[:, start // size : (start + nbytes) // size]
@@ -299,15 +299,15 @@ def _fifth_bits(b: torch.Tensor) -> torch.Tensor:
 
 def _affine(q: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """`d * q + m` of blocks that begin with d and m. Two roundings: a fused multiply-add would not be bit-equal."""
-    return q.float().mul_(_field(b, 0, 2, torch.float16)).add_(_field(b, 2, 2, torch.float16))
+    return q.float().mul_(field(b, 0, 2, torch.float16)).add_(field(b, 2, 2, torch.float16))
 
 
 def _float(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda b: _field(b, 0, b.shape[1], dtype)
+    return lambda b: field(b, 0, b.shape[1], dtype)
 
 
 def _q4_0(b: torch.Tensor) -> torch.Tensor:
-    return _nibbles(b, 2, 16).flatten(1).float().sub_(8).mul_(_field(b, 0, 2, torch.float16))
+    return _nibbles(b, 2, 16).flatten(1).float().sub_(8).mul_(field(b, 0, 2, torch.float16))
 
 
 def _q4_1(b: torch.Tensor) -> torch.Tensor:
@@ -316,7 +316,7 @@ def _q4_1(b: torch.Tensor) -> torch.Tensor:
 
 def _q5_0(b: torch.Tensor) -> torch.Tensor:
     q = _nibbles(b, 6, 16).flatten(1) | _fifth_bits(b[:, 2:6])
-    return q.float().sub_(16).mul_(_field(b, 0, 2, torch.float16))
+    return q.float().sub_(16).mul_(field(b, 0, 2, torch.float16))
 
 
 def _q5_1(b: torch.Tensor) -> torch.Tensor:
@@ -325,10 +325,10 @@ def _q5_1(b: torch.Tensor) -> torch.Tensor:
 
 
 def _q8_0(b: torch.Tensor) -> torch.Tensor:
-    return _field(b, 2, 32, torch.int8).mul_(_field(b, 0, 2, torch.float16))
+    return field(b, 2, 32, torch.int8).mul_(field(b, 0, 2, torch.float16))
 
 
-def _k_scales(b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def k_scales(b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """12 bytes to eight 6-bit scales and eight 6-bit minima, each fp32 [n, 8, 1].
 
     Bytes 0-3 hold scales 0-3 and bytes 4-7 minima 0-3 in their low six bits. Their upper two bits are the upper two of
@@ -342,8 +342,8 @@ def _k_scales(b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _k_blocks(b: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """Q4_K and Q5_K alike: `q` uint8 [n, 8, 32], eight groups of 32 with a scale and a minimum each."""
-    scale, minimum = _k_scales(b[:, 4:16])
-    d, dmin = _field(b, 0, 2, torch.float16)[:, :, None], _field(b, 2, 2, torch.float16)[:, :, None]
+    scale, minimum = k_scales(b[:, 4:16])
+    d, dmin = field(b, 0, 2, torch.float16)[:, :, None], field(b, 2, 2, torch.float16)[:, :, None]
     return q.float().mul_(d * scale).sub_(dmin * minimum).flatten(1)
 
 
@@ -361,7 +361,7 @@ def _q6_k(b: torch.Tensor) -> torch.Tensor:
     low = _nibbles(b[:, :128], 0, 64)
     high = _bits(b[:, 128:192].reshape(-1, 32), 4, 2).view(-1, 2, 128)
     q = (low | (high << 4)).float().sub_(32)
-    scale = _field(b, 192, 16, torch.int8).mul_(_field(b, 208, 2, torch.float16))
+    scale = field(b, 192, 16, torch.int8).mul_(field(b, 208, 2, torch.float16))
     return q.view(-1, 16, 16).mul_(scale[:, :, None]).flatten(1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ def made(path: Path, what: str) -> Path:
             return make_ling.write_kimi_hf(path).path
         case "ling gguf":
             return make_ling.write_ling_gguf(path.with_suffix(".gguf"), limited, qtype="Q8_0").path
+        case "4 bits":  # widths of whole blocks of the int4 product
+            moe = replace(limited.moe, width=64)
+            return make_ling.write_ling_gguf(path.with_suffix(".gguf"), replace(limited, moe=moe), qtype="Q4_0").path
         case "kimi gguf":
             return make_ling.write_kimi_gguf(path.with_suffix(".gguf")).path
         case "fp8" | "int4":
@@ -53,7 +57,8 @@ def made(path: Path, what: str) -> Path:
 
 
 CASES = [(what, dtype) for what in ("ling", "kimi", "ling gguf", "kimi gguf") for dtype in ("fp32", "bf16", "int8")]
-CASES += [("fp8", "fp8"), ("fp8", "int8"), ("int4", "int4"), ("int4", "fp32")]
+CASES += [("fp8", "fp8"), ("fp8", "int8"), ("int4", "int4"), ("int4", "fp32"), ("int4", "int8")]
+CASES += [("4 bits", "fp32"), ("4 bits", "int8")]
 
 
 @pytest.mark.parametrize(("what", "dtype"), CASES)
@@ -133,7 +138,7 @@ def refusal(name: str, free: float, dtype: str = "bf16", **more: Any) -> str:
         (KIMI, 80, "bf16", "Kimi-Linear as a GGUF file at 4 bits would fit."),
         (TINY, 16, "bf16", "Ling-3.0-tiny in fp8 would fit."),
         (TINY, 8, "bf16", "Ling-3.0-tiny as a GGUF file at 4 bits would fit."),
-        (TINY, 6.5, "int8", "Ling-3.0-tiny as a GGUF file at 4 bits would fit."),
+        (TINY, 6.5, "int8", "Ling-3.0-tiny in int4 would fit."),
         (TINY, 2, "bf16", "Close other programs, or use a smaller model or a smaller quantisation."),
     ],
 )
