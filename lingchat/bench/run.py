@@ -66,17 +66,9 @@ def run(job: Job, notes: Notes) -> dict[str, Any]:
     config = shape_config(job.shape, job.layers)
     weights = RandomModel(config, dtype, seed=job.seed, device=device, on_tensor=_progress(notes, job.shape))
     capacity = job.prompt + job.new + 1
-    if capacity > config.context:
-        raise UsageError(
-            f"--prompt {job.prompt} and --new {job.new} are {capacity} tokens; {job.shape} holds {config.context}."
-        )
     chunk = min(PREFILL_CHUNK[device], job.prompt)
-    memory = _plan(weights, capacity, device, chunk)
     free = free_bytes(device)
-    try:
-        check_fits(memory, free)
-    except DoesNotFit as problem:
-        raise DoesNotFit(f"{problem} --layers N measures the first N layers alone.") from None
+    memory = _fitting_plan(job, weights, capacity, device, chunk, free)
     threads = choose_threads(job.threads)
     torch.set_num_threads(threads)
     notes.say("measuring how fast this memory can be read")
@@ -103,9 +95,7 @@ def run(job: Job, notes: Notes) -> dict[str, Any]:
     prefill_s = _prefill(bench, ids, job.new + 1, job.seed)
     ends, tokens = _decode(bench)
     run_peak = peak.bytes()
-    spread = _check_logits(bench)
-    gaps = [(after - before) * 1e-6 for before, after in itertools.pairwise(ends)]
-    decode_s = (ends[-1] - ends[0]) * 1e-9
+    decode = _decode_facts(ends, tokens) | {"logits_std": _check_logits(bench)}
     a_token = weights.bytes_per_token()
     return {
         "schema_version": SCHEMA_VERSION,
@@ -129,21 +119,11 @@ def run(job: Job, notes: Notes) -> dict[str, Any]:
             "tokens_per_s": job.prompt / prefill_s,
             "first_seconds": first_prefill_s,  # with everything that is compiled or tuned at first use
         },
-        "decode": {
-            "tokens": len(gaps),
-            "seconds": decode_s,
-            "tokens_per_s": len(gaps) / decode_s,
-            "tpot_mean_ms": statistics.mean(gaps),
-            "tpot_p50_ms": _quantile(gaps, 0.50),
-            "tpot_p95_ms": _quantile(gaps, 0.95),
-            "tpot_max_ms": max(gaps),
-            "distinct_tokens": len(set(tokens)),
-            "logits_std": spread,
-        },
+        "decode": decode,
         "roof": {"read_bytes_per_s": roof.read, "copy_bytes_per_s": roof.copy, "how": roof.how},
         "weight_bytes_per_token": a_token,
         "floor_ms": a_token / roof.read * 1e3,
-        "share_of_roof": a_token * len(gaps) / decode_s / roof.read,
+        "share_of_roof": a_token * decode["tokens_per_s"] / roof.read,
         "memory": _memory(memory, bench, {"load": load_peak, "warm_up": warm_peak, "run": run_peak}, peak.how),
     }
 
@@ -155,9 +135,12 @@ def _device(job: Job) -> tuple[str, str]:
     return device, choose_dtype(job.dtype, device, job.dtype if job.dtype in ("fp8", "int4") else "none")
 
 
-def _plan(weights: RandomModel, capacity: int, device: str, chunk: int) -> MemoryPlan:
-    """What it will take."""
-    return plan(
+def _fitting_plan(job: Job, weights: RandomModel, capacity: int, device: str, chunk: int, free: int) -> MemoryPlan:
+    """What it will take. Raises UsageError or DoesNotFit where that is more than the model or the machine holds."""
+    if capacity > weights.config.context:
+        said = f"--prompt {job.prompt} and --new {job.new} are {capacity} tokens"
+        raise UsageError(f"{said}; {job.shape} holds {weights.config.context}.")
+    memory = plan(
         weights.config,
         weights.dtype,
         capacity,
@@ -166,6 +149,11 @@ def _plan(weights: RandomModel, capacity: int, device: str, chunk: int) -> Memor
         width=1,
         stored={name: weights.stored_bytes(name) for name in weights.names()},
     )
+    try:
+        check_fits(memory, free)
+    except DoesNotFit as problem:
+        raise DoesNotFit(f"{problem} --layers N measures the first N layers alone.") from None
+    return memory
 
 
 def _load(weights: RandomModel, dtype: str, device: str, capacity: int, chunk: int) -> _Bench:
@@ -200,6 +188,22 @@ def _decode(bench: _Bench) -> tuple[list[int], list[int]]:
         ends.append(timed.end_ns)
         tokens += timed.record.ids
     return ends, tokens
+
+
+def _decode_facts(ends: Sequence[int], tokens: Sequence[int]) -> dict[str, Any]:
+    """Times of the rounds, which had one token each, from the end of each in ns."""
+    gaps = [(after - before) * 1e-6 for before, after in itertools.pairwise(ends)]
+    seconds = (ends[-1] - ends[0]) * 1e-9
+    return {
+        "tokens": len(gaps),
+        "seconds": seconds,
+        "tokens_per_s": len(gaps) / seconds,
+        "tpot_mean_ms": statistics.mean(gaps),
+        "tpot_p50_ms": _quantile(gaps, 0.50),
+        "tpot_p95_ms": _quantile(gaps, 0.95),
+        "tpot_max_ms": max(gaps),
+        "distinct_tokens": len(set(tokens)),
+    }
 
 
 def _check_logits(bench: _Bench) -> float:
