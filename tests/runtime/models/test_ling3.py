@@ -97,7 +97,6 @@ def test_safetensors_in_the_published_naming_equal_gguf(tmp_path: Path, period: 
 
 
 @needs_ling
-@needs_ling
 def test_a_published_folder_gives_transformers_numbers(tmp_path: Path) -> None:
     tiny = write_ling_hf(tmp_path, ling_config(period=4, layers=8, q_rank=32), seed=8)
     ids = ids_of(POSITIONS)
