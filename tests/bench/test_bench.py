@@ -172,7 +172,7 @@ def test_asking_for_help_loads_no_torch() -> None:
 
 
 def test_measuring_needs_no_package_beyond_torch_and_msgspec() -> None:
-    """A machine lent for an hour has torch and what comes with transformers; ours are not all installed there."""
+    """A machine with a GPU may have torch and what comes with transformers, and not all that a chat needs."""
     program = (
         "import sys\n"
         "for name in ('platformdirs', 'textual', 'gguf', 'prompt_toolkit', 'resvg_py', 'xllamacpp', 'fla'):\n"
