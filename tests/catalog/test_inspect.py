@@ -107,7 +107,7 @@ def test_what_would_fit_is_named(tmp_path: Path, inspect: Inspect, monkeypatch: 
     path = config_file(tmp_path, LING_FLASH)
     assert inspect(path)["would_fit"] == "Ling-3.0-tiny in bf16"
     machine(monkeypatch, 7 * GB)
-    assert inspect(path)["would_fit"] == "Ling-3.0-tiny as a GGUF file at 4 bits"
+    assert inspect(path)["would_fit"] == "Ling-3.0-tiny in int4"
     machine(monkeypatch, 10**12)
     assert (inspect(path)["fits"], inspect(path)["would_fit"]) == (True, None)
     machine(monkeypatch, 6 * GB, gpu=140 * GB)
