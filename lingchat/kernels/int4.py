@@ -10,10 +10,10 @@ of a column has the nibble of the block's row d below, and that of row d + half 
 product in another order and without vectors (15 times slower than with them): there experts stay as their file has
 them.
 
-A 512 x 1536 matrix of Q4_0, one row, on two cores of a small EPYC (AVX2, torch 2.13; ms of one thread): decoding and an fp32
-product 0.58, this product 0.13; four rows 0.68 and 0.15, 32 rows 1.30 and 1.19. With two threads 0.07 for one row. Of
-a Xeon with AVX-512 and torch 2.11: 0.058. Packing it takes 0.6, decoding it took 0.5; torch's own packing takes 1.9.
-Bytes read of each matrix: 5/8 a value, once for every four rows. Knows tensors, no models.
+A 512 x 1536 matrix of Q4_0, ms of one thread (EPYC, AVX2, torch 2.13): decoding it and an fp32 product take 0.58 for
+one row, 0.68 for four and 1.3 for 32, this product 0.13, 0.15 and 1.2, and 0.07 for one row with two threads. On a Xeon
+with AVX-512 and torch 2.11 one row takes 0.058. Packing takes 0.65 (torch's own 1.2 to 1.9), decoding 0.5.
+Bytes read of a matrix: 5/8 a value, once for every four rows. Knows tensors, no models.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from lingchat.kernels.quant import field, k_scales
 
 GROUP = 32  # values of a row that share a scale
 _ROWS = 64  # rows of an expert are whole blocks on every processor, so that memory can be planned without asking which
+_FEW = 32  # rows beyond which it pays to make numbers of a matrix first
+_UNIT = torch.complex128  # 16 bytes of a column as one element, which torch moves at once
 _TYPES = ("Q4_0", "Q4_1", "Q4_K", "I4")
 
 
@@ -40,19 +42,27 @@ class Int4Weight:
     scales: torch.Tensor
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
-        """x [T, K] W^T -> fp32 [T, N]. A row's bits do not depend on T: each has sums of its own, in one order."""
+        """x fp32 [T, K] W^T -> fp32 [T, N]. Up to _FEW rows a row's bits do not depend on T: each has sums of its own,
+        in one order. More rows are not rounded to bf16, and multiplied by a W made to numbers."""
+        if x.shape[0] > _FEW:
+            return x @ self._columns()
         y: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x.bfloat16(), self.q, GROUP, self.scales)
         return y.float()
 
     def dequantize(self) -> torch.Tensor:
         """W as the product sees it: fp32 [N, K]."""
-        rows, half = self.q.shape
-        block = _block()
+        return self._columns().t()
+
+    def _columns(self) -> torch.Tensor:
+        """W^T, fp32 [K, N]: the order in which it lies but for the blocks, and so the quicker one to make."""
+        rows, block = len(self.q), _block()
         assert block is not None
-        bytes_ = self.q.view(rows // block, 2 * half, block // 2)
-        q = torch.cat((bytes_ & 15, bytes_ >> 4), dim=-1).transpose(1, 2).reshape(rows, -1, GROUP)
-        scale, offset = self.scales.float().transpose(0, 1)[..., None].unbind(2)
-        return ((q.float() - 8) * scale + offset).view(rows, -1)
+        columns = 2 * self.q.shape[1]
+        bytes_ = self.q.view(-1).view(_UNIT).view(rows // block, columns, -1).transpose(0, 1).contiguous()
+        nibbles = [part.view(_UNIT) for part in (bytes_.view(torch.uint8) & 15, bytes_.view(torch.uint8) >> 4)]
+        q = torch.stack(nibbles, dim=2).view(torch.uint8).float()
+        scale, offset = self.scales.permute(2, 0, 1).float().contiguous()[:, :, None]
+        return q.view(-1, GROUP, rows).sub_(8).mul_(scale).add_(offset).view(columns, rows)
 
 
 @dataclass(frozen=True)
@@ -132,11 +142,10 @@ def _read(blocks: Blocks, expert: int) -> tuple[torch.Tensor, int, torch.Tensor,
 def _interleave(nibbles: torch.Tensor, run: int, block: int, out: torch.Tensor) -> None:
     """Nibbles uint8 [N, K / 2], `run` low ones before their high ones in a row, into `out`, in torch's order."""
     rows, width = nibbles.shape
-    unit = torch.complex128  # 16 bytes of a column as one element, which torch moves at a time
     first, second = nibbles.view(rows // block, 2, block // 2, width).unbind(1)
-    places = out.view(-1).view(unit).view(rows // block, width // run, 2, run, -1)
+    places = out.view(-1).view(_UNIT).view(rows // block, width // run, 2, run, -1)
     for half, joined in enumerate(((first & 15) | (second << 4), (first >> 4) | (second & 0xF0))):
-        columns = joined.view(-1, width).t().contiguous().view(unit)
+        columns = joined.view(-1, width).t().contiguous().view(_UNIT)
         places[:, :, half] = columns.view(width // run, run, rows // block, -1).permute(2, 0, 1, 3)
 
 

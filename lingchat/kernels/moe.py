@@ -301,7 +301,7 @@ def _product(rows: int) -> Callable[[torch.Tensor, Stack, int], torch.Tensor]:
         return weight.product(x) if isinstance(weight, Int4Weight) else project(x, weight)
 
     def at_once(x: torch.Tensor, stack: Stack, expert: int) -> torch.Tensor:
-        if isinstance(stack, Int4Stack):  # few of a pass's rows choose the same expert: decoding it would take longer
+        if isinstance(stack, Int4Stack):  # which sees for itself whether numbers pay
             return stack.one(expert).product(x)
         weight = stack.dense(expert)
         return F.linear(x.to(weight.dtype), weight).float()
