@@ -13,6 +13,9 @@ them.
 A 512 x 1536 matrix of Q4_0, ms of one thread (EPYC, AVX2, torch 2.13): decoding it and an fp32 product take 0.58 for
 one row, 0.68 for four and 1.3 for 32, this product 0.13, 0.15 and 1.2, and 0.07 for one row with two threads. On a Xeon
 with AVX-512 and torch 2.11 one row takes 0.058. Packing takes 0.65 (torch's own 1.2 to 1.9), decoding 0.5.
+Ling-3.0-tiny's shape in Q4_0 with two threads, in turns with decoding: 0.136 s a token where it took 0.36, prefill of 64
+tokens 2.1 s in both, loading 9.3 s where it took 4.7. Tiny random models of Q4_0 and Q4_1 diverge from fp32 (mean KL of
+128 positions, six seeds each) 1.03 and 1.01 times as much as int8 with decoded experts does.
 Bytes read of a matrix: 5/8 a value, once for every four rows. Knows tensors, no models.
 """
 
