@@ -75,9 +75,9 @@ class Row(NamedTuple):
 
 def rows(result: dict[str, Any]) -> Iterator[Row]:
     """Of one result file."""
-    name = result["benchmark"]
+    name = result["run"]
     yield from _distributions(name, result, ())
-    for place, limit in SINGLE.get(name, ()):
+    for place, limit in SINGLE.get(result["benchmark"], ()):
         value = _at(result, place)
         if value is not None:
             yield Row(name, place, value, limit=limit)
@@ -134,14 +134,15 @@ def machines(results: list[dict[str, Any]]) -> Iterator[str]:
     for result in results:
         of = result["machine"]
         yield (
-            f"- {result['benchmark']}: {of['cpu']}, {of['cores']} cores, {of['system']}, Python {of['python']}, "
+            f"- {result['run']}: {of['cpu']}, {of['cores']} cores, {of['system']}, Python {of['python']}, "
             f"{of['time']}, commit {of['commit']}, load before {of['load_average_before']:.1f}"
         )
 
 
 def main(files: list[str]) -> None:
     """`files`: result files; none: all."""
-    results = [json.loads(Path(file).read_text()) for file in files or sorted(map(str, RESULTS.glob("*.json")))]
+    paths = [Path(file) for file in files] or sorted(RESULTS.glob("*.json"))
+    results = [{**json.loads(path.read_text()), "run": path.stem} for path in paths]
     print("| benchmark | what | median | spread | ratio | limit |")
     print("|---|---|---:|---:|---:|---:|")
     for result in results:
