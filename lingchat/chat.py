@@ -14,7 +14,7 @@ import msgspec
 
 from lingchat.config import Settings
 from lingchat.engines.api import ChatRequest, Engine, Message, ModelInfo, Sampling, Spec, ToolCall
-from lingchat.errors import ContextOverflow, DiskError, SessionError, UsageError
+from lingchat.errors import ContextOverflow, DiskError, LingchatError, SessionError, UsageError
 from lingchat.events import AnyEvent, Error, Reasoning, RunEnd, Stall, Text, TurnEnd, Warn, now_ns
 from lingchat.events import ToolCall as Called
 from lingchat.session import Node, Reply, Session
@@ -72,10 +72,14 @@ class Chat:
 
     async def start(self, model: str | None = None) -> AsyncIterator[AnyEvent]:
         """Engine events until it is ready; `model` names another one. Raises the `LingchatError` that prevents it."""
-        async with aclosing(self.engine.start(model)) as events:  # type: ignore[type-var]  # a generator
-            async for event in events:
-                self.note(event)
-                yield event
+        try:
+            async with aclosing(self.engine.start(model)) as events:  # type: ignore[type-var]  # a generator
+                async for event in events:
+                    self.note(event)
+                    yield event
+        except LingchatError as problem:
+            self.note(Error(t_ns=now_ns(), code=problem.code, message=str(problem)))
+            raise
         self.info = await self.engine.info()
         self._suit(self.info)
         told = self.thinking_problem

@@ -11,8 +11,8 @@ from lingchat.chat import Chat
 from lingchat.config import load_settings
 from lingchat.engines.api import Message, ModelInfo, ToolCall
 from lingchat.engines.clocks import VirtualClock
-from lingchat.engines.scripted import Failure, Pause, Script, ScriptCall, ScriptedEngine, ScriptTurn
-from lingchat.errors import DiskError, SessionError
+from lingchat.engines.scripted import Failure, LoadPhase, Pause, Script, ScriptCall, ScriptedEngine, ScriptTurn
+from lingchat.errors import DiskError, FetchError, SessionError
 from lingchat.events import AnyEvent, Error, RunStart, Stall, Text, TurnEnd, Warn, now_ns
 from lingchat.events import ToolCall as Called
 from lingchat.session import Session, SessionStore
@@ -294,3 +294,16 @@ async def test_a_model_without_a_switch_for_thinking_is_named(
     made.engine.script = Script.of("x", info=ModelInfo(name="plain model", thinking_switch=switch))
     warned = [event.message async for event in made.chat.start() if isinstance(event, Warn)]
     assert warned == ([f"plain model has no switch for thinking in its template: {setting} changes nothing"] * told)
+
+
+async def test_an_engine_that_cannot_load_is_told_in_trace_and_figures(tmp_path: Path) -> None:
+    made = Made(tmp_path, "x")
+    failure = Failure(code="fetch", message="no network", at=1)
+    made.engine.script = msgspec.structs.replace(made.engine.script, load=(LoadPhase(),), load_failure=failure)
+    with pytest.raises(FetchError):
+        await made.ready()
+    assert made.chat.stats.engine is None and made.chat.stats.errors == 1
+    assert made.chat.trace is not None
+    path = made.chat.trace.path
+    await made.chat.close(4)
+    assert [event.message for event in read_trace(path) if isinstance(event, Error)] == ["no network"]

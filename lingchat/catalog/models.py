@@ -115,6 +115,11 @@ def named(name: str) -> Row:
     """The row of the list that a name means. Raises `ModelNotFound` with the nearest names."""
     rows = list_models()
     row = rows[0] if name.lower() == "default" else _named(name, rows)
+    if row is None and Path(name).expanduser().exists():
+        raise ModelNotFound(
+            f"{name} is no model's name but a path: `lingchat models inspect {name}` tells what it is, "
+            f"`lingchat models add {name}` gives it a name."
+        )
     if row is None:
         raise ModelNotFound(f"There is no model `{name}`.{_near(name, rows)} `lingchat models` lists what there is.")
     return row

@@ -303,6 +303,8 @@ class RunStats:
         if isinstance(event, Stall):
             self.stalls.append(event)
         if event.turn == 0 and isinstance(event, (Warn, Error, Stall)):
+            if isinstance(event, Error) and self.engine is not None and self.engine.phase not in ("ready", "idle"):
+                self.engine = None  # what was loading could not be loaded
             return  # of the run, not of a turn
         turn = self.turns.get(event.turn)
         if turn is None or (isinstance(event, TurnStart) and turn.phase != "queue"):

@@ -260,6 +260,11 @@ def test_the_list_reads_a_header_once(
     assert told(capsys, "list")["models"] == rows
 
 
+def test_a_path_is_no_name(tiny: Path) -> None:
+    with pytest.raises(ModelNotFound, match=rf"lingchat models inspect {tiny}"):
+        models.named(str(tiny))
+
+
 def test_show_add_and_rm(capsys: pytest.CaptureFixture[str], default: Path, tiny: Path) -> None:
     assert models_cli.main(["show", "default"]) == 0
     text = capsys.readouterr().out

@@ -29,6 +29,15 @@ PLAIN = [(14_000, 1, 0, 0), (4_000, 1, 0, 0), (4_000, 1, 0, 0), (6_000, 1, 0, 0)
 DRAFTED = [(9_000, 3, 4, 2), (4_000, 1, 4, 0), (3_000, 0, 2, 0), (8_000, 2, 8, 5), (2_000, 1, 0, 0)]
 
 
+def test_an_engine_that_cannot_load_is_none():
+    loading = events.Engine(t_ns=1, phase="load", model="m", progress=0.3)
+    failed = events.Error(t_ns=2, code="model_file_error", message="no GGUF")
+    assert folded([loading]).engine == loading
+    assert folded([loading, failed]).engine is None
+    ready = events.Engine(t_ns=3, phase="ready", model="m")
+    assert folded([loading, ready, failed]).engine == ready  # an error of another kind
+
+
 def test_ttft_and_its_parts_add_up():
     turn = turn_of(PLAIN, queue_ms=7, tokenize_ms=2, prefill_ms=120)
     assert turn.ttft_ms == 143
