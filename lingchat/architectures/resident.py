@@ -29,9 +29,11 @@ _FLOAT = 2  # bytes a value from which on a file's type is a plain float
 def weight_bytes(
     config: DenseConfig | HybridConfig, dtype: str, stored: StoredBytes | None, *, on_host: bool, mtp: bool = False
 ) -> int:
-    """All weights of the main model, and of the drafting layer with `mtp`. `stored` is asked for hybrid models only."""
+    """All weights of the main model, and of the drafting layer with `mtp`. `stored` must be there for hybrid models; a
+    dense one without it has none that are quantised."""
     if isinstance(config, DenseConfig):
-        return sum(_matrix_bytes(shape, dtype) for shape in dense_names.expected_shapes(config).values())
+        dense = dense_names.expected_shapes(config)
+        return sum(_dense_bytes(name, shape, dtype, stored) for name, shape in dense.items())
     assert stored is not None
     shapes = hybrid_names.expected_shapes(config, mtp=mtp)
     return sum(_hybrid_bytes(name, shape, dtype, stored[name], on_host) for name, shape in shapes.items())
@@ -41,6 +43,12 @@ def largest_tensor(config: DenseConfig | HybridConfig, stored: StoredBytes | Non
     """Bytes of the largest tensor of the file: what is in memory twice while it is packed. 0 for dense models, whose
     matrices are decoded piece by piece."""
     return 0 if isinstance(config, DenseConfig) or stored is None else max(stored.values())
+
+
+def _dense_bytes(name: str, shape: tuple[int, ...], dtype: str, stored: StoredBytes | None) -> int:
+    if dtype in ("fp8", "int4") and stored is not None and stored[name] < _FLOAT * math.prod(shape):
+        return stored[name]
+    return _matrix_bytes(shape, dtype)
 
 
 def _hybrid_bytes(name: str, shape: tuple[int, ...], dtype: str, stored: int, on_host: bool) -> int:

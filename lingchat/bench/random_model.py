@@ -70,8 +70,8 @@ class RandomModel:
     """`dtype` is one of DTYPES, `device` where the bytes are made, `seed` what they follow from.
 
     fp8: every matrix but embedding, head and router, as the official fp8 variants. int4: routed experts alone, as the
-    official int4 variants; UsageError for a dense model, which is published in neither. `on_tensor` is told each name,
-    the bytes made so far, and all there will be.
+    official int4 variants, or every matrix of a dense model's layers. `on_tensor` is told each name, the bytes made so
+    far, and all there will be.
     """
 
     def __init__(
@@ -85,10 +85,6 @@ class RandomModel:
     ) -> None:
         if dtype not in DTYPES:
             raise UsageError(f"--dtype {dtype} is not known; choose one of {', '.join(DTYPES)}.")
-        if dtype in ("fp8", "int4") and isinstance(config, DenseConfig):
-            raise UsageError(
-                f"--dtype {dtype} is a form of the Ling family; this shape is dense: use bf16, fp32 or int8."
-            )
         self.config = config
         self.dtype = dtype
         self._shapes = expected_shapes(config)
@@ -132,7 +128,8 @@ class RandomModel:
             return "F32"
         if name.endswith(_NEVER_QUANTISED):
             return "F32" if self.dtype == "fp32" else "BF16"
-        return "I4" if self.dtype == "int4" and is_routed_expert(name) else _STORED[self.dtype]
+        in_four_bits = is_routed_expert(name) or isinstance(self.config, DenseConfig)
+        return "I4" if self.dtype == "int4" and in_four_bits else _STORED[self.dtype]
 
     @torch.inference_mode()
     def tensor(self, name: str) -> RandomRaw:

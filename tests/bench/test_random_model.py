@@ -111,18 +111,13 @@ def test_layers_keep_the_first_of_a_shape() -> None:
 def test_what_cannot_be_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match=r"ling-9.*ling-3\.0-tiny"):
         shape_config("ling-9")
-    for dtype in ("fp8", "int4"):
-        with pytest.raises(UsageError, match=f"{dtype}.*dense"):
-            RandomModel(shape_config("qwen3-4b"), dtype)
     with pytest.raises(UsageError, match="fp7"):
         RandomModel(shape_config("qwen3-4b"), "fp7")
     assert set(KNOWN) >= set(random_model.KNOWN)
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [*(("ling-3.0-tiny", dtype) for dtype in DTYPES), *(("qwen3-4b", dtype) for dtype in ("bf16", "fp32", "int8"))],
-)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", ["ling-3.0-tiny", "qwen3-4b"])
 def test_planned_weights_are_the_packed_ones_to_the_byte(tiny: None, shape: str, dtype: str) -> None:
     model = RandomModel(shape_config(shape), dtype)
     ops = TorchOps(dtype)

@@ -104,7 +104,7 @@ class TorchOps:
         weight: Weight
         if self.dtype == "int8":
             weight = gemv.Int8Weight.pack(parts, offsets)
-        elif self.dtype == "fp8" and any(part.type == "F8_E4M3" for part in parts):
+        elif self.dtype in ("fp8", "int4") and any(part.type in ("F8_E4M3", "I4") for part in parts):
             weight = gemv.PackedWeight.pack(parts, self._compute, self.device, offsets)
         else:
             weight = gemv.DenseWeight(self._stacked(parts, self._compute), offsets)
