@@ -151,6 +151,7 @@ class Turns:
                 self._starting = False
                 self.failure = str(error)
                 self.held = bool(self.waiting)
+                self._stage.engine_event(ev.Error(t_ns=self._clock_ns(), code=error.code, message=self.failure))
                 self._stage.changed()
                 if self._stage.conversation.messages:  # they hide the welcome, which says why otherwise
                     self._stage.note(self.failure, error=True)

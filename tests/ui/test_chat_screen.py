@@ -16,6 +16,7 @@ from lingchat.ui.screens.help import HelpScreen
 from lingchat.ui.screens.models import ModelsScreen
 from lingchat.ui.screens.notice import TextScreen
 from lingchat.ui.screens.sessions import SessionsScreen
+from lingchat.ui.widgets.latency import FigureLines
 
 HANGS = ScriptTurn(text="one two three four five six", pause=Pause(at=3))
 
@@ -233,6 +234,23 @@ async def test_a_model_that_cannot_load_says_why_and_restart_tries_again() -> No
         await bench.ready()
         await bench.until(lambda: bench.texts[1:] == [("assistant", "works now")])
         assert bench.texts[0] == ("user", "kept")
+
+
+async def test_after_a_failed_load_no_figure_says_that_it_loads() -> None:
+    clock = VirtualClock(auto=False)
+    failure = Failure(code="does_not_fit", message="The model needs 9 GB, 3 GB are free.", at=1)
+    failing = script("x", load=(LoadPhase(phase="load", ms=1000, reports=4),), load_failure=failure)
+    async with running(failing, clock=clock, wait=False, size=(120, 40)) as bench:
+
+        def shown() -> str:
+            return " ".join(lines.text for lines in bench.screen.query(FigureLines))
+
+        await clock.advance(500)
+        await bench.until(lambda: "loading" in shown())
+        await clock.advance(1000)
+        await bench.until(lambda: bench.screen.turns.failure)
+        await bench.until(lambda: "loading" not in shown())
+        assert "no engine" in shown()
 
 
 async def test_in_a_conversation_a_model_that_cannot_load_says_why_above_the_prompt() -> None:
