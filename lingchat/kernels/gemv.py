@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from lingchat.kernels.packed import FLOATS, Blocks, Raw
-from lingchat.kernels.quant import int8_rows, quantize_rows_int8, to_torch
+from lingchat.kernels.packed import Blocks
+from lingchat.kernels.quant import FLOATS, Raw, int8_rows, quantize_rows_int8, to_torch
 from lingchat.kernels.rows import MAX_WIDTH
 
 _INT8_ROWS = 32  # beyond this many rows an fp32 product on converted weights overtakes the row-wise int8 kernel

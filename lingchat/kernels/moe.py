@@ -19,8 +19,8 @@ from lingchat.errors import ModelFileError
 from lingchat.kernels.gemv import DenseWeight, Int8Weight, project
 from lingchat.kernels.int4 import Int4Stack, Int4Weight
 from lingchat.kernels.norm import swiglu_limited
-from lingchat.kernels.packed import FLOATS, Blocks, Raw, float_view
-from lingchat.kernels.quant import to_torch
+from lingchat.kernels.packed import Blocks, float_view
+from lingchat.kernels.quant import FLOATS, Raw, to_torch
 from lingchat.kernels.rows import MAX_WIDTH, sigmoid
 
 

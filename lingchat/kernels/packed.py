@@ -9,29 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 
 from lingchat.kernels.blocks import FP8_BLOCK
-from lingchat.kernels.quant import copy_bytes, decode, raw_bytes
-
-FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-
-class Raw(Protocol):
-    """An undecoded tensor, as `runtime.ops.protocol.RawTensor`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def data(self) -> Any: ...
-    @property
-    def scales(self) -> Raw | None: ...
+from lingchat.kernels.quant import FLOATS, Raw, copy_bytes, decode, raw_bytes
 
 
 def float_view(raw: Raw) -> torch.Tensor:

@@ -40,12 +40,14 @@ from lingchat.kernels.staging import staging
 # Values decoded at a time, so that the intermediates stay in cache and small; on a device, so that launches are few.
 _CHUNK = 1 << 20
 _DEVICE_CHUNK = 1 << 23
-_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class Raw(Protocol):
     """An undecoded tensor, as `runtime.weights.raw` has it. `scales` are read of the types in SCALED only."""
 
+    @property
+    def name(self) -> str: ...
     @property
     def type(self) -> str: ...
     @property
@@ -128,7 +130,7 @@ def _decode_staged(
     unit = _unit(type, shape)
     for start, piece in staging(device).pieces(data, unit.nbytes):
         at = start // unit.nbytes * unit.values
-        if _FLOATS.get(type) == dtype:
+        if FLOATS.get(type) == dtype:
             same = piece.view(dtype)
             out[at : at + len(same)] = same
             continue
@@ -366,7 +368,7 @@ def _q6_k(b: torch.Tensor) -> torch.Tensor:
 
 
 _DECODERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    **{name: _float(dtype) for name, dtype in _FLOATS.items()},
+    **{name: _float(dtype) for name, dtype in FLOATS.items()},
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,
