@@ -6,10 +6,10 @@ to the block that reads through them. Knows operations, no tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from lingchat.architectures.hybrid import HybridConfig
+from lingchat.runtime.models.decoder import Tensors
 from lingchat.runtime.ops.protocol import (
     Experts,
     KDACache,
@@ -27,8 +27,6 @@ from lingchat.runtime.ops.protocol import (
     Rows,
     Vector,
 )
-
-Tensors = Callable[[str], RawTensor]  # a layer's tensors by canonical name, without `layers.N.`
 
 
 def rotation(config: HybridConfig) -> Rotation | None:

@@ -8,7 +8,8 @@ drafted. Its latents are its own cache, the drafter's part of the state. Knows o
 from __future__ import annotations
 
 from lingchat.runtime.models.blocks import ExpertsBlock, LatentBlock
-from lingchat.runtime.models.hybrid import HybridModel, Weights, layer_tensors
+from lingchat.runtime.models.decoder import Weights, layer_tensors
+from lingchat.runtime.models.hybrid import HybridModel
 from lingchat.runtime.ops.protocol import Buffer
 from lingchat.runtime.state import State, StateSpec
 

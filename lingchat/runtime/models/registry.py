@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lingchat.errors import UnsupportedModel
 from lingchat.runtime.models.base import Model
+from lingchat.runtime.models.decoder import Weights
 from lingchat.runtime.models.dense import DenseModel
 from lingchat.runtime.models.hybrid import HybridModel
 from lingchat.runtime.ops.protocol import Ops
@@ -19,7 +18,7 @@ MODELS = {
 }
 
 
-def build(weights: Any, ops: Ops) -> Model:
+def build(weights: Weights, ops: Ops) -> Model:
     architecture = weights.config.architecture
     if architecture not in MODELS:
         known = ", ".join(sorted(MODELS))
