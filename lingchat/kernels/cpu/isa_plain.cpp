@@ -1,0 +1,13 @@
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "arguments.h"
+
+namespace lc {
+namespace plain {
+#include "isa.h"
+}
+const Isa isa_plain = {"plain", plain::OPERATIONS, sizeof(plain::OPERATIONS) / sizeof(plain::OPERATIONS[0])};
+}  // namespace lc
+
