@@ -37,9 +37,8 @@ static float rms_scale(const float* x, int64_t columns, double eps) {
   return 1.0f / sqrtf(mean + (float)eps);
 }
 
-// 32 values -> one block of `act`.
-static inline void quantize_block(const float* x, Act& act, int64_t row, int64_t block) {
-  const int64_t at = row * blocks_of(act.columns) + block;
+// 32 values -> block `at` of `act`, counted from its first row's first.
+static inline void quantize_block(const float* x, Act& act, int64_t at) {
   V8 a = load8(x), b = load8(x + 8), c = load8(x + 16), d = load8(x + 24);
   const float largest = largest8(max8(max8(abs8(a), abs8(b)), max8(abs8(c), abs8(d))));
   const float scale = largest / 127.0f;
@@ -60,12 +59,13 @@ static inline void quantize_block(const float* x, Act& act, int64_t row, int64_t
   act.s[at] = scale * (float)(first + last);
 }
 
-// Blocks [begin, end) of a row of `act.columns` values, x times `scale` and `weight` where there is one.
-static void quantize_row_scaled(const float* x, float scale, const float* weight, Act& act, int64_t row, int64_t begin,
-                                int64_t end) {
+// Blocks [begin, end) of a row of `columns` values: x, or x * scale * weight where there is a weight.
+static void quantize_row_scaled(const float* x, float scale, const float* weight, int64_t columns, Act& act, int64_t row,
+                                int64_t begin, int64_t end) {
   const V8 factor = all8(scale);
+  const int64_t first = row * blocks_of(columns);
   for (int64_t b = begin; b < end; b++) {
-    const int64_t left = act.columns - b * BLOCK;
+    const int64_t left = columns - b * BLOCK;
     float in[BLOCK] = {0}, by[BLOCK] = {0};
     const float* values = x + b * BLOCK;
     const float* weights = weight ? weight + b * BLOCK : nullptr;
@@ -81,13 +81,12 @@ static void quantize_row_scaled(const float* x, float scale, const float* weight
       for (int i = 0; i < BLOCK; i += 8) store8(in + i, (load8(values + i) * factor) * load8(weights + i));
       values = in;
     }
-    quantize_block(values, act, row, b);
+    quantize_block(values, act, first + b);
   }
 }
 
 static inline void quantize_row(const float* x, int64_t columns, Act& act, int64_t row, int64_t begin, int64_t end) {
-  act.columns = columns;
-  quantize_row_scaled(x, 1.0f, nullptr, act, row, begin, end);
+  quantize_row_scaled(x, 1.0f, nullptr, columns, act, row, begin, end);
 }
 
 // ---------------------------------------------------------------- blocks, by instruction set

@@ -59,7 +59,7 @@ struct Stack {         // E matrices [rows, columns] of one kind, `stride` bytes
 };
 
 // Rows of activations, quantised in blocks: x ~ d * q, q in -127..127, d = max|x| / 127 of the block. Row r has
-// blocks = blocks_of(columns): q[r * blocks * 32 + k], d[r * blocks + b]; `half` the sums of q over the two halves of
+// blocks = blocks_of(columns of the operation at hand), at most blocks_of(`columns`): q[r * blocks * 32 + k], d[r * blocks + b]; `half` the sums of q over the two halves of
 // each block, half[(r * blocks + b) * 2 + h]; `s` = d * (half 0 + half 1). Columns beyond K are 0.
 struct Act {
   int64_t capacity, columns;
