@@ -1,0 +1,253 @@
+"""Runs single operations of the native CPU library on buffers of torch, for tests.
+
+    from kernels.cpu import native
+    native.run("norm_project", x, norm, 1e-5, matrix, out, act, rows=3, isa="avx2", threads=2)
+
+Tensors, ctypes structs and arrays are passed by address, None is null, ints and floats are themselves. A tensor must be
+contiguous; fp16 goes as the bits that it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import torch
+
+from lingchat.kernels.cpu import build, structs
+from lingchat.kernels.cpu import library as libraries
+from lingchat.kernels.cpu.library import Native
+
+CACHE = Path(os.environ.get("LINGCHAT_TEST_CACHE") or platformdirs.user_cache_path("lingchat") / "tests") / "native"
+SCRATCH = 4 << 20
+MOST_THREADS = 8
+
+
+@functools.cache
+def library() -> Native:
+    """The library of the sources as they are, built unless it was before."""
+    folder = _stubbed(build.HERE)
+    stamp = build.stamp(folder)
+    place = CACHE / stamp
+    try:
+        return libraries.open_library(place, stamp)
+    except (libraries.Unusable, FileNotFoundError):
+        build.build(place, folder)
+    return libraries.open_library(place, stamp)
+
+
+def _stubbed(folder: Path) -> Path:
+    """For the time in which not all operations are written: stands empty functions in for headers that are missing or
+    do not compile, and leaves a .cpp out that does not.
+
+    LC_ONLY="ops_kda.h ops_moe.h" keeps only these headers: shorter builds, and no word of the others'; a fault in
+    these is told.
+    """
+    wanted = os.environ.get("LC_ONLY", "").split()
+    isa = (folder / "isa.h").read_text()
+    names = re.findall(r'#include "(ops_\w+\.h)"', isa)
+    probe = '#include <math.h>\n#include <stdint.h>\n#include <string.h>\n#include "arguments.h"\nnamespace lc {{ namespace p {{\n#include "simd.h"\n#include "products.h"\n#include "{}"\n}} }}\n'
+
+    def compiles(source: str) -> bool:
+        command = [
+            *(build.find_compiler() or []),
+            "-std=c++17",
+            "-w",
+            "-fsyntax-only",
+            "-I",
+            str(folder),
+            "-x",
+            "c++",
+            "-",
+        ]
+        return subprocess.run(command, input=source, text=True, capture_output=True).returncode == 0
+
+    there = [name for name in names if (folder / name).exists() and (not wanted or name in wanted)]
+    keep = [name for name in there if name in wanted or compiles(probe.format(name))]
+    drop = [name for name in ("pack.cpp",) if (folder / name).exists() and not compiles(f'#include "{folder / name}"')]
+    if keep == names and not drop:
+        return folder
+    own = Path(tempfile.mkdtemp(prefix="lc-stubbed-"))
+    for path in build.sources(folder):
+        if path.name not in (*names, *drop):
+            (own / path.name).write_bytes(path.read_bytes())
+    text = "".join((folder / name).read_text() for name in keep)
+    stubs = [
+        f"static void {op}(const {arguments}&, Team&) {{}}\n"
+        for op, arguments in re.findall(r"LC_OP\((\w+), (\w+)\)[,;]", isa)
+        if not re.search(rf"\bvoid {op}\(const {arguments}\b", text)
+    ]
+    print("left out:", [name for name in names if name not in keep], drop)
+    for name in names:
+        (own / name).write_bytes((folder / name).read_bytes() if name in keep else b"\n")
+    with (own / names[-1]).open("a") as file:
+        file.write("\n" + "".join(stubs))
+    return own
+
+
+@functools.cache
+def pool() -> int:
+    """One pool for all tests, of MOST_THREADS threads."""
+    made: int = library().lib.lc_pool_new(MOST_THREADS, SCRATCH)
+    return made
+
+
+def isas() -> list[str]:
+    return list(library().isas)
+
+
+def address(value: Any) -> Any:
+    """What an instruction holds for a value: an address, an int or a float."""
+    if value is None:
+        return 0
+    if isinstance(value, torch.Tensor):
+        assert value.is_contiguous() and value.device.type == "cpu"
+        return value.data_ptr()
+    if isinstance(value, (ctypes.Structure, ctypes.Array)):
+        return ctypes.addressof(value)
+    return value
+
+
+def instruction(op: str, *arguments: Any) -> structs.Instruction:
+    made = structs.Instruction()
+    number = library().operation(op)
+    words = library().lib.lc_words(number)
+    assert len(arguments) == words, f"{op} takes {words} arguments, not {len(arguments)}"
+    structs.fill(made, number, tuple(map(address, arguments)))
+    return made
+
+
+def run(op: str, *arguments: Any, rows: int, isa: str = "", threads: int = 1) -> structs.Run:
+    """Carry out one operation. `isa` is the best that runs here unless named."""
+    return run_all([instruction(op, *arguments)], rows=rows, isa=isa, threads=threads)
+
+
+def run_all(
+    instructions: Sequence[structs.Instruction],
+    *,
+    rows: int,
+    isa: str = "",
+    threads: int = 1,
+    told: structs.Run | None = None,
+) -> structs.Run:
+    """Carry out several, in order, in one call."""
+    native = library()
+    told = told or structs.Run()
+    told.rows = rows
+    program = (structs.Instruction * len(instructions))(*instructions)
+    native.lib.lc_pool_threads(pool(), threads)
+    status = native.lib.lc_run(
+        pool(), native.isas[isa or native.isa], ctypes.addressof(program), len(program), ctypes.addressof(told)
+    )
+    assert status == 0
+    return told
+
+
+# Structs. Each keeps what it points to alive in its attribute `kept`.
+
+
+def act(columns: int, capacity: int) -> structs.Act:
+    """Room for `capacity` quantised rows of up to `columns` columns, filled with what must not matter."""
+    blocks = -(-columns // structs.BLOCK)
+    q = torch.full((capacity, blocks * structs.BLOCK), 77, dtype=torch.int8)
+    d = torch.full((capacity, blocks), float("nan"))
+    s = torch.full((capacity, blocks), float("nan"))
+    half = torch.full((capacity, blocks, 2), 1 << 30, dtype=torch.int32)
+    return keep(structs.Act(capacity, columns, *map(address, (q, d, s, half))), q, d, s, half)
+
+
+def keep(struct: Any, *what: Any) -> Any:
+    struct.kept = what
+    return struct
+
+
+def float_panels(weight: torch.Tensor) -> torch.Tensor:
+    """`weight` [N, K], fp32 or fp16, as panels: [panels, K, PANEL], rows beyond N being 0."""
+    n, k = weight.shape
+    panels = -(-n // structs.PANEL)
+    padded = torch.zeros(panels * structs.PANEL, k, dtype=weight.dtype)
+    padded[:n] = weight
+    return padded.view(panels, structs.PANEL, k).transpose(1, 2).contiguous()
+
+
+def w8_panels(q: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """int8 weights q [N, K] with scales d [N, K / 32] fp16 as W8 panels: bytes [panels, blocks * 544]. K in whole blocks."""
+    n, k = q.shape
+    panels, blocks = -(-n // structs.PANEL), k // structs.BLOCK
+    rows = panels * structs.PANEL
+    whole = torch.zeros(rows, k, dtype=torch.int8)
+    whole[:n] = q
+    scales = torch.zeros(rows, blocks, dtype=torch.float16)
+    scales[:n] = d
+    # [panel, row, block, vector, column] -> [panel, block, vector, row, column]
+    vectors = whole.view(panels, structs.PANEL, blocks, 8, 4).permute(0, 2, 3, 1, 4).reshape(panels, blocks, 512)
+    halves = scales.view(panels, structs.PANEL, blocks).transpose(1, 2).contiguous().view(torch.uint8)
+    return torch.cat([vectors.view(torch.uint8), halves.view(panels, blocks, 32)], dim=2).contiguous()
+
+
+def aligned(bytes_: torch.Tensor) -> torch.Tensor:
+    """The same bytes at an address that 64 divides."""
+    flat = bytes_.contiguous().view(torch.uint8).reshape(-1)
+    room = torch.empty(flat.numel() + 64, dtype=torch.uint8)
+    begin = -room.data_ptr() % 64
+    room[begin : begin + flat.numel()] = flat
+    return room[begin : begin + flat.numel()]
+
+
+def matrix(*parts: tuple[int, int, torch.Tensor], columns: int, bias: torch.Tensor | None = None) -> structs.Matrix:
+    """A matrix of parts (kind, rows, packed panels), one below the other."""
+    made = structs.Matrix(columns=columns, parts=len(parts), bias=address(bias) or None)
+    kept: list[Any] = [bias]
+    for part, (kind, rows, packed) in zip(made.part, parts, strict=False):
+        data = aligned(packed)
+        kept.append(data)
+        part.kind, part.rows, part.first, part.data = kind, rows, made.rows, data.data_ptr()
+        made.rows += rows
+    return keep(made, kept)
+
+
+def float_matrix(*weights: torch.Tensor, bias: torch.Tensor | None = None) -> structs.Matrix:
+    """A matrix of fp32 or fp16 parts [N, K]."""
+    parts = [(structs.F32 if w.dtype == torch.float32 else structs.F16, w.shape[0], float_panels(w)) for w in weights]
+    return matrix(*parts, columns=weights[0].shape[1], bias=bias)
+
+
+def w8_matrix(*weights: torch.Tensor, bias: torch.Tensor | None = None) -> tuple[structs.Matrix, list[torch.Tensor]]:
+    """Float weights [N, K], K in whole blocks, quantised to W8 here; and the values that the quantised ones stand for."""
+    parts, values = [], []
+    for weight in weights:
+        n, k = weight.shape
+        blocks = weight.float().view(n, k // structs.BLOCK, structs.BLOCK)
+        d = (blocks.abs().amax(-1) / 127).half()
+        q = torch.where(d[..., None] > 0, blocks / d[..., None].float(), 0).round().clamp(-127, 127)
+        parts.append((structs.W8, n, w8_panels(q.to(torch.int8).view(n, k), d)))
+        values.append((q * d[..., None].float()).view(n, k))
+    return matrix(*parts, columns=weights[0].shape[1], bias=bias), values
+
+
+def float_stack(weights: torch.Tensor) -> structs.Stack:
+    """[E, N, K] fp32 or fp16 as a stack of experts, or of heads."""
+    experts, n, k = weights.shape
+    packed = aligned(torch.stack([float_panels(w) for w in weights]))
+    kind = structs.F32 if weights.dtype == torch.float32 else structs.F16
+    return keep(structs.Stack(experts, n, k, kind, packed.numel() // experts, packed.data_ptr()), packed)
+
+
+def w8_stack(weights: torch.Tensor) -> tuple[structs.Stack, torch.Tensor]:
+    """Float weights [E, N, K], K in whole blocks, quantised to W8; and the values that the quantised ones stand for."""
+    made = [w8_matrix(w) for w in weights]
+    experts, n, k = weights.shape
+    size = -(-n // structs.PANEL) * structs.panel_bytes(structs.W8, k)
+    packed = aligned(
+        torch.stack([torch.frombuffer(ctypes.string_at(m.part[0].data, size), dtype=torch.uint8) for m, _ in made])
+    )
+    stack = structs.Stack(experts, n, k, structs.W8, size, packed.data_ptr())
+    return keep(stack, packed), torch.stack([values[0] for _, values in made])
