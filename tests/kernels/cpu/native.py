@@ -54,7 +54,7 @@ def _stubbed(folder: Path) -> Path:
     wanted = os.environ.get("LC_ONLY", "").split()
     isa = (folder / "isa.h").read_text()
     names = re.findall(r'#include "(ops_\w+\.h)"', isa)
-    probe = '#include <math.h>\n#include <stdint.h>\n#include <string.h>\n#include "arguments.h"\nnamespace lc {{ namespace p {{\n#include "simd.h"\n#include "products.h"\n#include "{}"\n}} }}\n'
+    probe = '#include <math.h>\n#include <stdint.h>\n#include <string.h>\n#include "arguments.h"\n#include "pack.h"\nnamespace lc {{ namespace p {{\n#include "simd.h"\n#include "products.h"\n#include "{}"\n}} }}\n'
 
     def compiles(source: str) -> bool:
         command = [
@@ -79,6 +79,8 @@ def _stubbed(folder: Path) -> Path:
     for path in build.sources(folder):
         if path.name not in (*names, *drop):
             (own / path.name).write_bytes(path.read_bytes())
+    for path in own.glob("isa_*.cpp"):  # decode_row
+        path.write_text(path.read_text().replace('#include "arguments.h"', '#include "arguments.h"\n#include "pack.h"'))
     text = "".join((folder / name).read_text() for name in keep)
     stubs = [
         f"static void {op}(const {arguments}&, Team&) {{}}\n"
