@@ -12,6 +12,8 @@
 #endif
 
 #include "arguments.h"
+#include "check.h"
+#include "pack.h"
 #include "pool.h"
 
 #define LC_API extern "C" __attribute__((visibility("default")))
@@ -39,6 +41,7 @@ LC_API int64_t lc_sizeof(const char* name) {
   LC_SIZE(CursorArgs);
   LC_SIZE(Instruction);
   LC_SIZE(Run);
+  LC_SIZE(PackSource);
 #undef LC_SIZE
   return -1;
 }
@@ -109,6 +112,9 @@ constexpr int64_t ISAS = sizeof(CHOICES) / sizeof(CHOICES[0]);
 LC_API int64_t lc_isa_count() { return ISAS; }
 LC_API const char* lc_isa_name(int64_t i) { return i >= 0 && i < ISAS ? CHOICES[i].isa->name : nullptr; }
 LC_API int64_t lc_isa_runs(int64_t i) { return i >= 0 && i < ISAS && CHOICES[i].runs(); }
+
+// Whether it computes here what plain C++ does, as far as one small operation tells.
+LC_API int64_t lc_isa_alike(int64_t i) { return lc_isa_runs(i) && computes_alike(*CHOICES[i].isa); }
 
 // Operations
 

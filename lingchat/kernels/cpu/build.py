@@ -1,55 +1,71 @@
 """How the native CPU library is compiled: its sources, the flags of each, and the stamp that names them all.
 
 Whoever needs the library asks here: `setup.py` when lingchat is installed, `library.py` when it is first used. A built
-library is a folder that holds the shared library and its checksum; it is put together elsewhere and appears at its
-place whole or not at all.
+library is a folder that holds the shared library and a seal, its stamp and checksum; it is put together elsewhere, and
+appears at its place whole and checked, or not at all.
 
-Knows the standard library only, so that it can be loaded where nothing is installed; run as a program it builds into
-the folder it is given.
+Knows the standard library only, so that it can be loaded where nothing is installed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
 LIBRARY = "lingchat_cpu.dylib" if sys.platform == "darwin" else "lingchat_cpu.so"
-CHECKSUM = "sha256"
+SEAL = "seal"
+UNFINISHED = ".building-"  # what folders in which a library is put together begin with
 COMPILERS = ("c++", "g++", "clang++")
 JOBS = 2
 TIMEOUT_S = 600.0  # of one compilation; a slow machine needs a minute
-WORDS = 2000  # characters of a compiler's complaint that are kept
+WORDS = 4000  # characters of a compiler's complaint that are kept
 
-# No contraction into fused multiply-adds and no fast math: every instruction set must give the same bits.
+# No contraction into fused multiply-adds and no fast math: every instruction set must give the same bits. An
+# instruction's words are read as the struct of its operation, hence no strict aliasing.
 FLAGS = (
-    *("-O3", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"),
-    *("-fno-strict-aliasing",),  # an instruction's words are read as the struct of its operation
+    *("-O3", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-strict-aliasing"),
     *("-ffp-contract=off", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"),
 )
 LINK_FLAGS = ("-shared", "-pthread") if sys.platform == "darwin" else ("-shared", "-pthread", "-Wl,--as-needed,-s")
-AVX2 = ("-mavx2", "-mf16c")
+_AVX2 = ("-mavx2", "-mf16c")
 ISA_FLAGS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
-        "isa_avx2.cpp": AVX2,
-        "isa_avx512.cpp": (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"),
+        "isa_avx2.cpp": _AVX2,
+        "isa_avx512.cpp": (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"),
     },
     "arm64": {"isa_neon.cpp": ("-march=armv8.2-a+dotprod+fp16",)},
 }
+
+# Opened in a process of its own before anybody else does: a library can do worse than give wrong numbers.
+_CHECK = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.lc_isa_name.restype = ctypes.c_char_p
+for i in range(library.lc_isa_count()):
+    if library.lc_isa_runs(i) and not library.lc_isa_alike(i):
+        raise SystemExit(f"it computes other numbers with {library.lc_isa_name(i).decode()} than in plain C++")
+"""
 
 Progress = Callable[[int, int], None]  # steps done, and of how many
 
 
 class BuildError(Exception):
-    """The library could not be built. The text is the compiler's own, or says what there is not."""
+    """The library could not be built. The text is the compiler's, or says what was the matter.
+
+    `lasting`: the same sources and the same compiler will fail again.
+    """
+
+    def __init__(self, words: str, *, lasting: bool = False) -> None:
+        super().__init__(words)
+        self.lasting = lasting
 
 
 def machine() -> str:
@@ -67,6 +83,7 @@ def units(folder: Path = HERE) -> list[tuple[Path, tuple[str, ...]]]:
     own = ISA_FLAGS.get(machine(), {})
     others = {name for flags in ISA_FLAGS.values() for name in flags} - own.keys()
     paths = [path for path in sources(folder) if path.suffix == ".cpp" and path.name not in others]
+    paths.sort(key=lambda path: not path.name.startswith("isa_"))  # these take longest
     return [(path, (*FLAGS, *own.get(path.name, ()))) for path in paths]
 
 
@@ -81,17 +98,22 @@ def stamp(folder: Path = HERE) -> str:
     return told.hexdigest()[:32]
 
 
+def seal(library: Path, stamp: str) -> str:
+    """What stands beside a good library."""
+    return f"{stamp} {hashlib.sha256(library.read_bytes()).hexdigest()}\n"
+
+
 def find_compiler() -> list[str] | None:
     """The command of a C++ compiler: `$CXX`, or the first that is installed."""
-    asked = shlex.split(os.environ.get("CXX", ""))
-    for command in ([asked] if asked else []) + [[name] for name in COMPILERS]:
-        if shutil.which(command[0]):
+    for name in (os.environ.get("CXX", ""), *COMPILERS):
+        command = name.split()
+        if command and shutil.which(command[0]):
             return command
     return None
 
 
-def checksum(library: Path) -> str:
-    return hashlib.sha256(library.read_bytes()).hexdigest()
+def no_compiler() -> str:
+    return f"there is no C++ compiler ({', '.join(COMPILERS)})"
 
 
 def build(target: Path, folder: Path = HERE, progress: Progress | None = None, jobs: int = JOBS) -> None:
@@ -101,66 +123,87 @@ def build(target: Path, folder: Path = HERE, progress: Progress | None = None, j
     """
     compiler = find_compiler()
     if compiler is None:
-        raise BuildError(f"there is no C++ compiler ({', '.join(COMPILERS)})")
+        raise BuildError(no_compiler())
     target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".building-", dir=target.parent))
+    work = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=target.parent))
+    work.chmod(0o755)  # as other folders that an installation makes
     try:
-        _compile(compiler, folder, work, progress or (lambda done, total: None), jobs)
+        _make(compiler, folder, work, progress or (lambda done, total: None), jobs)
         _place(work, target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _compile(compiler: Sequence[str], folder: Path, work: Path, progress: Progress, jobs: int) -> None:
-    """Leaves library and checksum in `work`, and nothing else."""
-    todo = units(folder)
-    named = stamp(folder)
-    done = 0
+def _make(compiler: Sequence[str], folder: Path, work: Path, progress: Progress, jobs: int) -> None:
+    """Leaves library and seal in `work`, and nothing else."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    todo, stamped = units(folder), stamp(folder)
+    steps = len(todo) + 1
 
     def compile_one(unit: tuple[Path, tuple[str, ...]]) -> Path:
-        nonlocal done
         path, flags = unit
-        define = (f'-DLC_STAMP="{named}"',) if path.name == "api.cpp" else ()
+        define = (f'-DLC_STAMP="{stamped}"',) if path.name == "api.cpp" else ()
         made = work / f"{path.stem}.o"
         _run([*compiler, *flags, *define, "-c", str(path), "-o", str(made)])
-        done += 1
-        progress(done, len(todo) + 1)
         return made
 
-    with ThreadPoolExecutor(jobs) as pool:
-        objects = list(pool.map(compile_one, todo))
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        objects = []
+        for made in pool.map(compile_one, todo):
+            objects.append(made)
+            progress(len(objects), steps)
+    finally:
+        pool.shutdown(cancel_futures=True)
     library = work / LIBRARY
     _run([*compiler, *LINK_FLAGS, *map(str, objects), "-o", str(library)])
-    (work / CHECKSUM).write_text(checksum(library))
     for path in objects:
         path.unlink()
-    progress(len(todo) + 1, len(todo) + 1)
+    _run([sys.executable, "-I", "-c", _CHECK, str(library)])
+    (work / SEAL).write_text(seal(library, stamped))
+    progress(steps, steps)
 
 
 def _run(command: Sequence[str]) -> None:
+    environment = {**os.environ, "LC_ALL": "C"}
     try:
         result = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            env=environment,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BuildError(str(error)) from error
-    if result.returncode != 0:
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"{command[0]} took more than {TIMEOUT_S:.0f} s") from error
+    except OSError as error:
+        raise BuildError(f"{command[0]}: {error.strerror}") from error
+    if result.returncode < 0:
+        raise BuildError(f"{command[0]} was ended by {signal.Signals(-result.returncode).name}")
+    if result.returncode:
         words = (result.stderr or result.stdout).strip()[:WORDS]
-        raise BuildError(words or f"{command[0]} ended with status {result.returncode}")
+        raise BuildError(words or f"{command[0]} ended with status {result.returncode}", lasting=True)
 
 
 def _place(work: Path, target: Path) -> None:
-    """Rename `work` to `target`. What is there is moved away first; a rival that comes between them has the same."""
-    away = work.with_name(work.name + ".old")
+    """Rename `work` to `target`. What is there is moved away first; a rival that comes between them made the same."""
+    away = work.with_name(work.name + "-old")
     for _ in range(10):
         try:
             os.rename(work, target)
             return
         except OSError:
-            if not target.exists():
+            if not os.path.lexists(target):
                 raise
         try:
             os.rename(target, away)
         except FileNotFoundError:
             continue  # a rival moved it away
-        shutil.rmtree(away, ignore_errors=True) if away.is_dir() else away.unlink(missing_ok=True)
+        if away.is_dir() and not away.is_symlink():
+            shutil.rmtree(away, ignore_errors=True)
+        else:
+            away.unlink(missing_ok=True)
+    raise BuildError(f"{target} cannot be replaced")

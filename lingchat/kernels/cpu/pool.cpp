@@ -8,8 +8,8 @@
 // threads thus exchange one cache line each. What a thread wrote before a barrier every thread sees behind it. Waiting
 // spins first, then yields, then naps, so that threads which share a core get on and a busy machine is not burnt.
 //
-// After a fork the child has none of the threads: every run there is the caller's alone, from that moment.
-#include <errno.h>
+// After a fork the child has none of the threads, and a pool from before it is used by nobody there: its runs are the
+// caller's alone, on memory of their own. A pool made after the fork is as any other.
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -61,7 +61,7 @@ void watch_forks() { pthread_atfork(nullptr, nullptr, note_fork); }
 
 // Cache lines that several threads write; 128 bytes, as processors fetch lines in pairs.
 struct alignas(128) Signals {
-  std::atomic<uint32_t> round[ROUNDS];  // the last barrier for which the partner of that round has come
+  std::atomic<uint64_t> round[ROUNDS];  // the last barrier for which the partner of that round has come
 };
 
 struct alignas(128) Start {
@@ -72,7 +72,7 @@ struct alignas(128) Start {
 struct alignas(128) Member {
   Signals signals;
   Start start;
-  uint32_t barriers;              // this thread has been through; the thread's own
+  uint64_t barriers;              // this thread has been through; the thread's own
   uint32_t seen;                  // the last run it took part in; the thread's own
   int id;
   Pool* pool;
@@ -96,7 +96,7 @@ struct Pool {
   Work work;                      // null: the threads end
   void* context;
   int count;
-  uint32_t barriers;              // that thread 0 had been through
+  uint64_t barriers;              // that thread 0 had been through
 };
 
 namespace {
@@ -105,8 +105,8 @@ void wake(Member& member) {
   member.start.run.fetch_add(1);  // seq_cst, as the look at `sleeping` after it: one of the two sees the other
   if (!member.start.sleeping.load()) return;
   pthread_mutex_lock(&member.mutex);
+  pthread_mutex_unlock(&member.mutex);  // it is past its look at `run`, or will look again
   pthread_cond_signal(&member.wake);
-  pthread_mutex_unlock(&member.mutex);
 }
 
 void wake_children(Pool& pool, int id) {
@@ -131,15 +131,11 @@ void wait_for_run(Member& member) {
   pthread_mutex_unlock(&member.mutex);
 }
 
-bool is_reached(const std::atomic<uint32_t>& signal, uint32_t barrier) {
-  return (int32_t)(signal.load(std::memory_order_acquire) - barrier) >= 0;
-}
-
-void wait_for(const std::atomic<uint32_t>& signal, uint32_t barrier) {
+void wait_for(const std::atomic<uint64_t>& signal, uint64_t barrier) {
   int64_t begin = 0;
   for (;;) {
     for (int i = 0; i < SPINS; i++) {
-      if (is_reached(signal, barrier)) return;
+      if (signal.load(std::memory_order_acquire) >= barrier) return;  // a signal tells of all barriers before it, too
       relax();
     }
     int64_t waited = begin ? now_ns() - begin : (begin = now_ns(), 0);
@@ -173,10 +169,10 @@ void* live(void* argument) {
 
 bool is_alive(const Pool& pool) { return pool.born == forks.load(std::memory_order_relaxed); }
 
-void work_alone(Work work, void* context) {
-  uint8_t* scratch = static_cast<uint8_t*>(lc_allocate(NO_POOL_SCRATCH));
-  if (scratch == nullptr) abort();
-  Team team = {0, 1, nullptr, nullptr, scratch, NO_POOL_SCRATCH};
+void work_alone(Work work, void* context, int64_t scratch_bytes) {
+  uint8_t* scratch = static_cast<uint8_t*>(lc_allocate(scratch_bytes));
+  if (scratch == nullptr) abort();  // not even a megabyte is left
+  Team team = {0, 1, nullptr, nullptr, scratch, scratch_bytes};
   work(context, team);
   lc_release(scratch);
 }
@@ -196,7 +192,7 @@ bool start_thread(Member& member) {
 void Team::barrier() {
   if (count == 1) return;
   Member* members = pool->members;
-  uint32_t barrier = ++members[id].barriers;
+  uint64_t barrier = ++members[id].barriers;
   for (int r = 0, far = 1; far < count; r++, far *= 2) {
     int partner = id + far < count ? id + far : id + far - count;
     members[partner].signals.round[r].store(barrier, std::memory_order_release);
@@ -205,9 +201,10 @@ void Team::barrier() {
 }
 
 void run_on_pool(Pool* pool, Work work, void* context) {
-  if (pool == nullptr) return work_alone(work, context);
+  if (pool == nullptr) return work_alone(work, context, NO_POOL_SCRATCH);
+  if (!is_alive(*pool)) return work_alone(work, context, pool->scratch_bytes);
   pthread_mutex_lock(&pool->running);
-  pool->count = is_alive(*pool) ? pool->asked.load(std::memory_order_relaxed) : 1;
+  pool->count = pool->asked.load(std::memory_order_relaxed);
   pool->work = work;
   pool->context = context;
   pool->barriers = pool->members[0].barriers;

@@ -7,7 +7,7 @@ struct keeps the memory behind them alive.
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_double, c_int64, c_void_p
+from ctypes import c_char_p, c_double, c_int64, c_void_p
 from typing import Any
 
 BLOCK = 32  # columns that share a scale of the activations
@@ -30,60 +30,54 @@ def panel_bytes(kind: int, columns: int) -> int:
     return -(-columns // BLOCK) * BLOCK_BYTES[kind]
 
 
+def _all(kind: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
 class Part(ctypes.Structure):
-    _fields_ = [("kind", c_int64), ("rows", c_int64), ("first", c_int64), ("data", c_void_p)]
+    _fields_ = [*_all(c_int64, "kind rows first"), *_all(c_void_p, "data")]
 
 
 class Matrix(ctypes.Structure):
-    _fields_ = [
-        *[("rows", c_int64), ("columns", c_int64), ("parts", c_int64), ("bias", c_void_p)],
-        ("part", Part * MAX_PARTS),
-    ]
+    _fields_ = [*_all(c_int64, "rows columns parts"), *_all(c_void_p, "bias"), ("part", Part * MAX_PARTS)]
 
 
 class Stack(ctypes.Structure):
-    _fields_ = [
-        *[("experts", c_int64), ("rows", c_int64), ("columns", c_int64), ("kind", c_int64), ("stride", c_int64)],
-        ("data", c_void_p),
-    ]
+    _fields_ = [*_all(c_int64, "experts rows columns kind stride"), *_all(c_void_p, "data")]
 
 
 class Act(ctypes.Structure):
-    _fields_ = [
-        *[("capacity", c_int64), ("columns", c_int64)],
-        *[("q", c_void_p), ("d", c_void_p), ("s", c_void_p), ("half", c_void_p)],
-    ]
+    _fields_ = [*_all(c_int64, "capacity columns"), *_all(c_void_p, "q d s half")]
 
 
 class Rows(ctypes.Structure):
-    _fields_ = [
-        *[("ids", c_void_p), ("length", c_void_p), ("rotations", c_void_p), ("dim", c_int64), ("adjacent", c_int64)],
-    ]
+    _fields_ = [*_all(c_void_p, "ids length rotations"), *_all(c_int64, "dim adjacent")]
 
 
 class Routes(ctypes.Structure):
     _fields_ = [
-        *[("normed", c_void_p), ("ids", c_void_p), ("weights", c_void_p), ("scores", c_void_p), ("act", Act)],
-        *[("order", c_void_p), ("starts", c_void_p), ("hidden", Act), ("shared_hidden", Act)],
-        *[("up", c_void_p), ("shared_up", c_void_p), ("parts", c_void_p)],
+        *_all(c_void_p, "normed ids weights scores"),
+        *_all(Act, "act"),
+        *_all(c_void_p, "order starts"),
+        *_all(Act, "hidden shared_hidden"),
+        *_all(c_void_p, "up shared_up parts"),
     ]
 
 
 class CursorArgs(ctypes.Structure):
-    _fields_ = [
-        (name, c_void_p) for name in ("history", "length", "left", "done", "count", "accepted", "drafted", "emitted")
-    ]
+    _fields_ = _all(c_void_p, "history length left done count accepted drafted emitted")
 
 
 class Sampler(ctypes.Structure):
     _fields_ = [
-        *[("temperature", c_double), ("top_p", c_double), ("min_p", c_double), ("repetition_penalty", c_double)],
-        *[("top_k", c_int64), ("seed", c_int64), ("end_count", c_int64), ("end_ids", c_void_p)],
+        *_all(c_double, "temperature top_p min_p repetition_penalty"),
+        *_all(c_int64, "top_k seed end_count"),
+        *_all(c_void_p, "end_ids"),
     ]
 
 
 class Ring(ctypes.Structure):
-    _fields_ = [("written", c_int64), ("capacity", c_int64), ("width", c_int64), ("records", c_void_p)]
+    _fields_ = [*_all(c_int64, "written capacity width"), *_all(c_void_p, "records")]
 
 
 class Word(ctypes.Union):
@@ -94,13 +88,23 @@ class Instruction(ctypes.Structure):
     _fields_ = [("op", c_int64), ("reserved", c_int64), ("word", Word * WORDS)]
 
 
+class PackSource(ctypes.Structure):
+    _fields_ = [
+        *_all(c_char_p, "type"),
+        *_all(c_void_p, "data"),
+        *_all(c_char_p, "scale_type"),
+        *_all(c_void_p, "scales"),
+        *_all(c_int64, "rows columns group transposed"),
+    ]
+
+
 class Run(ctypes.Structure):
-    _fields_ = [("rows", c_int64), ("drafted_ns", c_int64), ("stop", c_int64)]
+    _fields_ = _all(c_int64, "rows drafted_ns stop")
 
 
 STRUCTS: dict[str, type[ctypes.Structure]] = {
     kind.__name__: kind
-    for kind in (Part, Matrix, Stack, Act, Rows, Routes, CursorArgs, Sampler, Ring, Instruction, Run)
+    for kind in (Part, Matrix, Stack, Act, Rows, Routes, CursorArgs, Sampler, Ring, Instruction, Run, PackSource)
 }
 
 
