@@ -6,8 +6,7 @@ Knows nothing of what the options mean.
 from __future__ import annotations
 
 import argparse
-import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from lingchat.errors import UsageError
@@ -32,14 +31,14 @@ class Parser(argparse.ArgumentParser):
         option = next((word.split("=")[0] for word in unknown if word.startswith("-") and word != "-"), None)
         if option is None:
             return f"what is {unknown[0]!r}? A text of several words needs quotes"
-        close = difflib.get_close_matches(option, self._option_string_actions, n=1)
+        close = _close(option, self._option_string_actions)
         return f"there is no option {option}" + (f", did you mean {close[0]}?" if close else "")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Suggests the nearest of the words that an argument may be."""
         if action.choices is not None and value not in action.choices:
             words = [str(word) for word in action.choices]
-            close = difflib.get_close_matches(str(value), words, n=1)
+            close = _close(str(value), words)
             hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(words)}"
             raise argparse.ArgumentError(action, f"{value!r} is none of its values, {hint}")
 
@@ -50,6 +49,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} ({self.prog} -h lists what there is)")
+
+
+def _close(word: str, words: Iterable[str]) -> list[str]:
+    """The nearest of `words`, if one is near."""
+    import difflib  # for a typo only: a start must not pay for it
+
+    return difflib.get_close_matches(word, words, n=1)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -6,7 +6,6 @@ The order of things in a chat matters: the engine's process starts first and loa
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import sys
 import textwrap
@@ -21,6 +20,8 @@ from lingchat.streams import guarded_stdout, keep_open, need_screen
 if TYPE_CHECKING:
     from lingchat.config import Settings
     from lingchat.engines.api import Engine
+    from lingchat.engines.process import Worker
+    from lingchat.events import RunStart
 
 
 class Command(NamedTuple):
@@ -140,19 +141,32 @@ def _chat(words: list[str]) -> int:
         raise UsageError("-c and -r name two sessions: give one")
     if found.ask is None and found.prompt is not None:
         _refuse_mistyped_command(found.prompt)
-    settings = _settings(found)
     if found.ask is None and found.prompt is not None and not sys.stdout.isatty() and not found.plain:
         found.ask = found.prompt  # there is no screen to chat on, and the prompt is there
-    if found.ask is not None:
-        return _headless(found, settings, words)
-    _refuse_headless_options(found)
-    if found.plain:
-        return _plain(found, settings, words)
-    return _screen(found, settings, words)
+    run = _headless if found.ask is not None else _plain if found.plain else _screen
+    if found.ask is None:
+        _refuse_headless_options(found)
+    if run is _screen:
+        _need_screen()
+    from lingchat.engines.choose import launch
+
+    worker = launch()
+    try:
+        settings = _settings(found)
+        engine = _engine(settings, worker)
+    except LingchatError:
+        if worker is not None:
+            worker.discard()
+        raise
+    from lingchat.opening import run_start
+
+    return run(found, settings, engine, run_start(settings, words, worker.started_ns if worker is not None else None))
 
 
 def _refuse_mistyped_command(prompt: str) -> None:
     """`lingchat modles` is no question to a model, which would answer it at length."""
+    import difflib
+
     near = ["-h"] if prompt == "help" else difflib.get_close_matches(prompt, COMMANDS, n=1, cutoff=0.8)
     if near:
         raise UsageError(f"did you mean lingchat {near[0]}? As a prompt that word goes with -p: lingchat -p {prompt}")
@@ -200,7 +214,7 @@ def _refuse_headless_options(found: argparse.Namespace) -> None:
             raise UsageError(f"{option} belongs to -p: lingchat -p PROMPT {option} ...")
 
 
-def _engine(settings: Settings) -> Engine:
+def _engine(settings: Settings, worker: Worker | None) -> Engine:
     """The engine, its process already loading."""
     from lingchat.engines.choose import choose_engine
 
@@ -211,14 +225,14 @@ def _engine(settings: Settings) -> Engine:
         dtype=dtype,
         threads=settings.threads or None,
         context=settings.context or None,
+        worker=worker,
     )
 
 
-def _headless(found: argparse.Namespace, settings: Settings, words: list[str]) -> int:
-    engine = _engine(settings)
+def _headless(found: argparse.Namespace, settings: Settings, engine: Engine, start: RunStart) -> int:
     from lingchat.headless.job import Job
     from lingchat.headless.run import run
-    from lingchat.opening import open_chat, run_start
+    from lingchat.opening import open_chat
 
     job = Job(
         prompt=found.ask,
@@ -229,28 +243,28 @@ def _headless(found: argparse.Namespace, settings: Settings, words: list[str]) -
         stdin=not found.no_stdin,
         timeout_s=found.timeout,
     )
-    start = run_start(settings, words)
     return run(job, settings, lambda: open_chat(engine, settings, start, last=found.last, resume=found.resume), start)
 
 
-def _plain(found: argparse.Namespace, settings: Settings, words: list[str]) -> int:
-    engine = _engine(settings)
-    from lingchat.opening import open_chat, run_start
+def _plain(found: argparse.Namespace, settings: Settings, engine: Engine, start: RunStart) -> int:
+    from lingchat.opening import open_chat
     from lingchat.ui.plain import run_plain
 
-    chat = open_chat(engine, settings, run_start(settings, words), last=found.last, resume=found.resume)
+    chat = open_chat(engine, settings, start, last=found.last, resume=found.resume)
     return run_plain(chat, settings, first_prompt=found.prompt)
 
 
-def _screen(found: argparse.Namespace, settings: Settings, words: list[str]) -> int:
+def _need_screen() -> None:
     need_screen(
         'lingchat -p "PROMPT" gives one reply, lingchat -p - reads the prompt from standard input, '
         "lingchat --plain is the line mode",
         'lingchat -p "PROMPT" appends what it holds to the prompt, lingchat -p - takes it as the prompt',
     )
-    engine = _engine(settings)
-    from lingchat.opening import open_chat, run_start
+
+
+def _screen(found: argparse.Namespace, settings: Settings, engine: Engine, start: RunStart) -> int:
+    from lingchat.opening import open_chat
     from lingchat.ui.app import run_app
 
-    chat = open_chat(engine, settings, run_start(settings, words), last=found.last, resume=found.resume)
+    chat = open_chat(engine, settings, start, last=found.last, resume=found.resume)
     return run_app(chat, settings, first_prompt=found.prompt)

@@ -1,9 +1,8 @@
-"""Settings, their sources and their origin, and the folders that lingchat uses.
+"""Settings, their sources and their origin. The folders they and all else lie in (`folders`) are had from here too.
 
 A setting comes from, in this order: a flag, a `LINGCHAT_*` variable, the user's `config.toml`, the default. Each value
 remembers which. A value that cannot be used is refused where it came from: `ConfigError` names file, key and value,
-`UsageError` names the flag; nothing invalid is replaced by a default. Folders follow XDG (platformdirs), and
-`LINGCHAT_HOME` moves all of them under one.
+`UsageError` names the flag; nothing invalid is replaced by a default.
 
 Knows nothing of models, engines or screens: it checks types and ranges, and its users give the values their meaning.
 """
@@ -11,60 +10,19 @@ Knows nothing of models, engines or screens: it checks types and ranges, and its
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import platformdirs
 
 from lingchat.config_fields import BY_NAME, FIELDS, Field, Invalid
 from lingchat.errors import ConfigError, UsageError
+from lingchat.folders import Paths as Paths
+from lingchat.folders import paths as paths
 
 KEYS = "keys"  # the table of config.toml that binds keys
 SAMPLING = tuple(field.name for field in FIELDS if field.table == "sampling")
-
-
-class Paths(msgspec.Struct, frozen=True):
-    """The four folders, and what lies in them. None of them is created by asking."""
-
-    config: Path
-    data: Path
-    state: Path
-    cache: Path
-
-    @property
-    def config_file(self) -> Path:
-        return self.config / "config.toml"
-
-    @property
-    def sessions(self) -> Path:
-        return self.data / "sessions"
-
-    @property
-    def runs(self) -> Path:
-        """Trace files."""
-        return self.data / "runs"
-
-    @property
-    def models(self) -> Path:
-        return self.data / "models"
-
-    @property
-    def history(self) -> Path:
-        """What was typed at the prompt, as JSONL."""
-        return self.state / "history.jsonl"
-
-
-def paths(env: Mapping[str, str] | None = None) -> Paths:
-    """The folders of this user; `LINGCHAT_HOME` in `env` (default: the process's) puts them all under it."""
-    home = (os.environ if env is None else env).get("LINGCHAT_HOME")
-    if home:
-        root = Path(home).expanduser().absolute()
-        return Paths(root / "config", root / "data", root / "state", root / "cache")
-    dirs = platformdirs.PlatformDirs("lingchat", appauthor=False)
-    return Paths(dirs.user_config_path, dirs.user_data_path, dirs.user_state_path, dirs.user_cache_path)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,13 +118,17 @@ def read_keys(file: Path) -> dict[str, str]:
 def _table(file: Path) -> dict[str, Any]:
     """What a TOML file holds, nothing when it does not exist."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        data = file.read_bytes()
     except FileNotFoundError:
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}. Mend it or move it away") from error
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    import tomllib  # not for those who have no such file
+
+    try:
+        return tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}. Mend it or move it away") from error
 
 
 def find_field(name: str, error: type[ConfigError] | type[UsageError], where: str = "") -> Field:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from lingchat import __version__
 from lingchat.chat import Chat
@@ -20,12 +20,15 @@ from lingchat.session import Session, SessionStore
 from lingchat.trace import TraceWriter, new_run_id
 
 
-def run_start(settings: Settings, argv: Sequence[str] = ()) -> RunStart:
-    """The first event of a run that begins now."""
+def run_start(settings: Settings, argv: Sequence[str] = (), began_ns: int | None = None) -> RunStart:
+    """The first event of a run that begins now, or began at `began_ns` of the events' clock."""
+    now = now_ns()
+    t_ns = now if began_ns is None else began_ns
+    wall = datetime.now().astimezone() - timedelta(microseconds=(now - t_ns) / 1000)
     return RunStart(
-        t_ns=now_ns(),
+        t_ns=t_ns,
         id=new_run_id(),
-        wall=datetime.now().astimezone().isoformat(timespec="milliseconds"),
+        wall=wall.isoformat(timespec="milliseconds"),
         argv=("lingchat", *argv),
         cwd=os.getcwd(),
         version=__version__,

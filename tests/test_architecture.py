@@ -14,7 +14,7 @@ PACKAGE = ROOT / "lingchat"
 
 # From the ground up. A file may import from its own floor and those below it. The longest prefix decides.
 FLOORS: list[tuple[str, ...]] = [
-    ("errors", "events", "visible", "journal", "machine"),
+    ("errors", "events", "folders", "visible", "journal", "machine"),
     ("arguments", "notes", "replies", "streams"),
     ("config", "config_fields"),
     ("kernels",),

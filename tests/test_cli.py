@@ -14,6 +14,8 @@ from lingchat import __version__, errors
 from lingchat.cli import COMMANDS, main, parser
 from lingchat.config import load_settings, paths
 from lingchat.config_cli import set_value
+from lingchat.engines import process
+from lingchat.engines.process import Worker, start_worker
 from lingchat.errors import EXIT_PIPE, EXIT_UNEXPECTED, ConfigError, LingchatError, UsageError
 from lingchat.opening import run_start
 from lingchat.session import SessionStore
@@ -153,6 +155,38 @@ def test_starting_a_command_imports_neither_screens_nor_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.strip() == "[]"
+
+
+BEFORE_THE_ENGINE = """
+import _posixsubprocess, os, sys
+def start(*_):
+    os.write(1, " ".join(sys.modules).encode())
+    os._exit(0)
+_posixsubprocess.fork_exec = start
+from lingchat.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("argv", [["-p", "x"], ["--plain"]])
+def test_the_engine_starts_before_anything_heavy_is_imported(argv: list[str]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", BEFORE_THE_ENGINE, *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    loaded = set(run.stdout.split())
+    assert "lingchat.engines.process" in loaded, run.stderr
+    heavy = {"asyncio", "msgspec", "platformdirs", "lingchat.config", "tomllib", "textual", "rich", "prompt_toolkit"}
+    assert not loaded & heavy
+    assert len(loaded) < 130  # about a hundred, half of which the interpreter starts with
+
+
+def test_a_setting_that_is_refused_leaves_no_engine_behind(capsys, monkeypatch, tmp_path: Path) -> None:
+    started: list[Worker] = []
+    monkeypatch.setattr(process, "start_worker", lambda: started.append(start_worker()) or started[-1])
+    code, _, err = told(capsys, "-p", "x", "--spec", "sometimes")
+    assert code == 2 and "sometimes" in err
+    [worker] = started
+    assert worker.process.returncode is not None and not worker.log.exists()
 
 
 def test_a_closed_reader_ends_a_listing_quietly(conversation: str) -> None:

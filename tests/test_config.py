@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from lingchat.config import Settings, load_settings, paths
@@ -143,6 +144,25 @@ def test_folders_follow_xdg(tmp_path, monkeypatch):
     assert found.runs == tmp_path / "DATA" / "lingchat" / "runs"
     assert found.history == tmp_path / "STATE" / "lingchat" / "history.jsonl"
     assert found.cache == tmp_path / "CACHE" / "lingchat"
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"HOME": "/home/someone"},
+        {"HOME": "/home/someone/", "XDG_DATA_HOME": "/data", "XDG_STATE_HOME": "relative"},
+        {"HOME": "relative", "XDG_CONFIG_HOME": "", "XDG_CACHE_HOME": "/c"},
+        {"XDG_CONFIG_HOME": "/only/config"},
+    ],
+    ids=["home alone", "a relative folder is none", "a relative home is none", "no home"],
+)
+def test_folders_are_those_of_platformdirs(env, monkeypatch):
+    for name in ("LINGCHAT_HOME", "HOME", *(f"XDG_{kind}_HOME" for kind in ("CONFIG", "DATA", "STATE", "CACHE"))):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    dirs = platformdirs.PlatformDirs("lingchat", appauthor=False)
+    assert paths() == (dirs.user_config_path, dirs.user_data_path, dirs.user_state_path, dirs.user_cache_path)
 
 
 def test_keys_are_read_by_action_id(file):

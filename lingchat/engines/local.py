@@ -1,7 +1,7 @@
 """LocalEngine: the built-in runtime in a process of its own, behind a pair of pipes.
 
-`spawn` starts the worker and must be called before a Textual app takes the standard streams; everything else is
-asyncio. Knows the wire, no torch.
+`spawn` starts the worker (see `process`) unless it was given one, and must be called before a Textual app takes the
+standard streams; everything else is asyncio. Knows the wire, no torch.
 """
 
 from __future__ import annotations
@@ -11,21 +11,18 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import IO, Any
 
 import msgspec
 
-from lingchat.config import paths
 from lingchat.engines import wire
 from lingchat.engines.api import ChatRequest, ModelInfo
-from lingchat.errors import DiskError, EngineCrashed, LingchatError, from_code
+from lingchat.engines.process import WORKER, Worker, start_worker
+from lingchat.errors import EngineCrashed, LingchatError, from_code
 from lingchat.events import AnyEvent, Error, TurnEnd, now_ns
 
 _CLOSE_SECONDS = 2.0
-_LOGS = 20  # worker logs that are kept
 
 
 class LocalEngine:
@@ -39,7 +36,10 @@ class LocalEngine:
         dtype: str | None = None,
         threads: int | None = None,
         context: int | None = None,
+        worker: Worker | None = None,
+        program: Sequence[str] = WORKER,
     ) -> None:
+        """`worker` was started already and has been told nothing yet; `program` is what is started otherwise."""
         self.options = wire.Options(model, dtype, threads, context, device)
         self._process: subprocess.Popen[bytes] | None = None
         self._read_fd = self._write_fd = -1
@@ -51,7 +51,9 @@ class LocalEngine:
         self._counts: dict[int, asyncio.Future[int]] = {}
         self._last_id = 0
         self._info: ModelInfo | None = None
-        self._log = paths().state / f"worker-{os.getpid()}-{id(self):x}.log"
+        self._log: Path | None = None
+        self._given = worker
+        self._program = program
 
     def spawn(self) -> None:
         """Start the worker and let it load; without effect while one is alive.
@@ -61,26 +63,13 @@ class LocalEngine:
         if self._process is not None and self._process.poll() is None:
             return
         self._release()
-        log_file = self._open_log()
-        to_worker_read, self._write_fd = os.pipe()
-        self._read_fd, from_worker_write = os.pipe()
-        with log_file:
-            self._process = subprocess.Popen(
-                # -P: a module of that name in the user's folder is not imported.
-                [sys.executable, "-P", "-m", "lingchat.runtime.worker", str(to_worker_read), str(from_worker_write)],
-                stdin=subprocess.DEVNULL,
-                stdout=log_file,
-                stderr=log_file,
-                pass_fds=(to_worker_read, from_worker_write),
-                start_new_session=True,  # keys of the terminal (ctrl+c, ctrl+z) are the front end's
-            )
-        os.close(to_worker_read)
-        os.close(from_worker_write)
-        os.set_blocking(self._read_fd, False)
-        os.set_blocking(self._write_fd, False)
+        worker, self._given = self._given or start_worker(self._program), None
+        self._process, self._log = worker.process, worker.log
+        self._read_fd, self._write_fd = worker.read_fd, worker.write_fd
         self._frames, self._unsent, self._info = wire.Frames(), bytearray(), None
-        # Not yet attached to a loop: the pipe holds these few bytes.
-        os.write(self._write_fd, wire.pack(wire.Load(self.options)))
+        # Not yet attached to a loop: the pipe holds these few bytes. A worker that is dead already is told of by its end.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._write_fd, wire.pack(wire.Load(self.options)))
 
     @property
     def pid(self) -> int | None:
@@ -167,6 +156,7 @@ class LocalEngine:
         self._tell_everyone(EngineCrashed("The engine was closed while it answered. /restart starts it again."))
         self._process = None
         if process is not None and process.returncode == 0:
+            assert self._log is not None
             self._log.unlink(missing_ok=True)  # what it printed matters only after a death
 
     def kill(self) -> None:
@@ -274,23 +264,3 @@ class LocalEngine:
         how = f"with status {status}" if status >= 0 else f"by signal {signal.Signals(-status).name}"
         hint = " (perhaps the system ran out of memory)" if status == -signal.SIGKILL else ""
         return EngineCrashed(f"The engine ended {how}{hint}. /restart brings it back; its log is {self._log}.")
-
-    def _open_log(self) -> IO[bytes]:
-        """A file of this front end's own for what the worker prints; the logs of dead front ends go with it."""
-        try:
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            _sweep(self._log.parent)
-            return open(self._log, "wb", opener=_private)
-        except OSError as error:
-            raise DiskError(f"The engine's log {self._log} cannot be written: {error.strerror}.") from error
-
-
-def _sweep(folder: Path) -> None:
-    """Keep the newest logs: the last deaths are worth reading, the hundredth is not."""
-    logs = sorted(folder.glob("worker-*.log"), key=lambda path: path.stat().st_mtime)
-    for old in logs[:-_LOGS]:
-        old.unlink(missing_ok=True)
-
-
-def _private(path: str, flags: int) -> Any:
-    return os.open(path, flags, 0o600)
