@@ -1,8 +1,10 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include "arguments.h"
+#include "pack.h"
 
 namespace lc {
 namespace plain {

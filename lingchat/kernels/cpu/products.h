@@ -9,7 +9,7 @@
 //   load(block)                 unpack one block of the panel (all kinds)
 //   dot(q, zero, half, out)     16 exact dot products with a row's 32 values; W6 gives the two halves one after the other
 
-constexpr int TILE = 4;  // rows of activations that meet an unpacked block
+constexpr int TILE = 8;  // rows of activations that meet an unpacked block
 
 // ---------------------------------------------------------------- rows
 
@@ -283,7 +283,7 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
   const int32_t* half[N];
   const float *dx[N], *s[N];
   __m256 y[N][2];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int t = 0; t < N; t++) {
     const int64_t at = rows[t] * blocks;
     q[t] = act.q + at * BLOCK;
@@ -306,7 +306,7 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
             w[i] = _mm256_loadu_si256((const __m256i*)(panel + 256 * g + 64 * i + 32 * h));
             size[i] = _mm256_abs_epi8(w[i]);
           }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
           for (int t = 0; t < N; t++) {
             LC_IN_ORDER(N);
             const __m256i part = dot16_signed(w, size, q[t] + b * BLOCK + 16 * g);
@@ -316,7 +316,7 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
     } else {
       __m256i w[2][4];
       unpack16<KIND>(panel, 0, w);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int t = 0; t < N; t++) {
         LC_IN_ORDER(N);
         sum[t] = dot16<KIND, true>(w, q[t] + b * BLOCK, Sums());
@@ -331,7 +331,7 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
       }
       LC_IN_ORDER(N);
       unpack16<KIND>(panel, 1, w);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int t = 0; t < N; t++) {
         LC_IN_ORDER(N);
         if (KIND == W4Z || KIND == W4M) {
@@ -353,7 +353,7 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
       d[h] = halves8(scales + 16 * h + (KIND == W6 ? 32 : 0));
       m[h] = Traits<KIND>::offset ? halves8(scales + 16 * h + 32) : d[h];
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int t = 0; t < N; t++) {
       const __m256 by = _mm256_set1_ps(dx[t][b]);
       const __m256i less = _mm256_set1_epi32(KIND == W6 ? zero * half[t][2 * b + 1] : zero * (half[t][2 * b] + half[t][2 * b + 1]));
@@ -366,7 +366,7 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
       }
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int t = 0; t < N; t++) {
     _mm256_storeu_ps(out + t * PANEL, y[t][0]);
     _mm256_storeu_ps(out + t * PANEL + 8, y[t][1]);
@@ -555,16 +555,19 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
 template <int KIND>
 static void kind_product(const uint8_t* panel, int64_t columns, const Act& act, const int32_t* rows, int64_t n, float* out) {
   const int64_t blocks = blocks_of(columns);
-  for (int64_t t = 0; t < n; t += TILE, out += TILE * PANEL) {
+  for (int64_t t = 0; t < n;) {
+    const int64_t left = n - t, some = left >= TILE ? TILE : left >= 4 ? 4 : left;
     int64_t row[TILE] = {0};
-    const int64_t some = n - t < TILE ? n - t : TILE;
     for (int64_t i = 0; i < some; i++) row[i] = rows ? rows[t + i] : t + i;
     switch (some) {
       case 1: tile_product<KIND, 1>(panel, blocks, act, row, out); break;
       case 2: tile_product<KIND, 2>(panel, blocks, act, row, out); break;
       case 3: tile_product<KIND, 3>(panel, blocks, act, row, out); break;
+      case 4: tile_product<KIND, 4>(panel, blocks, act, row, out); break;
       default: tile_product<KIND, TILE>(panel, blocks, act, row, out);
     }
+    t += some;
+    out += some * PANEL;
   }
 }
 
