@@ -11,9 +11,9 @@ from itertools import groupby
 from lingchat.architectures import states
 from lingchat.architectures.hybrid import HybridConfig
 from lingchat.architectures.read import ModelConfig
-from lingchat.architectures.resident import StoredBytes, largest_tensor, weight_bytes
+from lingchat.architectures.resident import StoredBytes, StoredTypes, largest_tensor, weight_bytes
 from lingchat.architectures.variants import Variant, estimated_bytes, published
-from lingchat.architectures.workspace import workspace_bytes
+from lingchat.architectures.workspace import native_workspace_bytes, workspace_bytes
 from lingchat.errors import DoesNotFit
 
 _CACHED = {"fp32": 4}  # bytes of a cached value that go with a dtype; 2 with all others
@@ -37,6 +37,7 @@ class Asked:
     kv_bytes: int
     width: int
     places: int
+    native: bool
 
 
 @dataclass(frozen=True)
@@ -67,34 +68,41 @@ def plan(
     width: int = 8,
     places: int = 0,
     stored: StoredBytes | None = None,
+    types: StoredTypes | None = None,
     mtp: bool = False,
+    native: bool = False,
 ) -> MemoryPlan:
     """The plan for matrices in `dtype` (fp32, bf16, int8, fp8 or int4), `context` tokens, prefill in chunks of `rows`.
 
     `kv_bytes` is the width of a cached value where the back end does not take the one that goes with `dtype`, `width`
     the most rows of a round, `places` the snapshots there is to be room for. `stored` are the bytes of the file's
     tensors by canonical name; without them they are estimated from what the configuration says of its file. `mtp`: the
-    drafting layer's weights are loaded too.
+    drafting layer's weights are loaded too. `native`: native code computes, whose packing follows from the `types` of
+    the file's tensors; torch otherwise.
     """
     cached = kv_bytes or _CACHED.get(dtype, 2)
     if isinstance(config, HybridConfig) and stored is None:
         config = replace(config, stacked_experts=True)  # counting needs no name an expert
         stored = estimated_bytes(config, config.quantization)
     layers = config.layer_states()
-    on_host = cached == _HOST_CACHED
+    on_host = native or cached == _HOST_CACHED
     kv = context * states.cache_bytes_per_token(layers, cached)
     one = states.state_bytes(layers, cached)
     state, snapshots = one + states.staging_bytes(layers, cached, width), places * one
     # While the last tensor is packed, neither cache nor state is there yet.
     packing = largest_tensor(config, stored) - kv - state - snapshots
+    if native:
+        workspace = native_workspace_bytes(config, rows, width, context)
+    else:
+        workspace = workspace_bytes(config, rows, context, on_host=on_host)
     return MemoryPlan(
-        weights=weight_bytes(config, dtype, stored, on_host=on_host, mtp=mtp),
+        weights=weight_bytes(config, dtype, stored, on_host=on_host, mtp=mtp, native=native, types=types),
         kv=kv,
         state=state,
         snapshots=snapshots,
-        workspace=max(workspace_bytes(config, rows, context, on_host=on_host), packing),
+        workspace=max(workspace, packing),
         context=context,
-        asked=Asked(config, dtype, rows, cached, width, places),
+        asked=Asked(config, dtype, rows, cached, width, places, native),
     )
 
 
@@ -152,7 +160,7 @@ def plan_variant(variant: Variant, asked: Asked, context: int) -> MemoryPlan:
     """The plan for another form, on the machine that `asked` was asked on."""
     # A host has a dtype for all of them; a device computes in what the file holds.
     dtype = asked.dtype
-    if asked.kv_bytes != _HOST_CACHED:
+    if asked.kv_bytes != _HOST_CACHED and not asked.native:
         dtype = variant.form if variant.form in ("fp8", "int4") else "bf16"
     return plan(
         variant.config,
@@ -163,6 +171,7 @@ def plan_variant(variant: Variant, asked: Asked, context: int) -> MemoryPlan:
         width=asked.width,
         places=asked.places,
         stored=estimated_bytes(variant.config, variant.form),
+        native=asked.native,
     )
 
 

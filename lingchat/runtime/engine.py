@@ -9,27 +9,28 @@ import gc
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-import torch
 
 from lingchat import events
 from lingchat.engines.api import ChatRequest, ModelInfo
 from lingchat.errors import ContextOverflow, UsageError
 from lingchat.events import now_ns
 from lingchat.runtime.drafts.width import Width
-from lingchat.runtime.drivers.eager import EagerDriver, TimedRound
+from lingchat.runtime.drivers.base import TimedRound
+from lingchat.runtime.drivers.recorded import driver_for
 from lingchat.runtime.formats.load import Prompt
 from lingchat.runtime.loading import Emit, Loading, free_bytes, load
-from lingchat.runtime.ops.protocol import BufferSpec
+from lingchat.runtime.ops.protocol import BufferSpec, Stopped
 from lingchat.runtime.outbox import Outbox
 from lingchat.runtime.prefix import Prefix
 from lingchat.runtime.rounds import Rounds
-from lingchat.runtime.threads import Threads
+from lingchat.runtime.warmup import WarmUp
 from lingchat.runtime.words import Words
 
-WARM_WIDTHS = (1, 2, 4, 8)  # rows of a round whose cost is measured at load
-SLOW_ROW_S = 0.1  # a row that takes longer is measured no more often than it must
+if TYPE_CHECKING:
+    import torch
 
 
 class Runtime:
@@ -41,7 +42,8 @@ class Runtime:
         self._ops, self._model, self._drafter = loaded.ops, loaded.model, loaded.drafter
         state = loaded.state
         self._rounds = Rounds(self._ops, self._model, state, self._drafter, loaded.width, loaded.chunk)
-        self._driver = EagerDriver(self._ops, self._rounds)
+        with self._ops.session():
+            self._driver = driver_for(self._ops, self._rounds)
         self._prefix = Prefix(state)
         self._auto_width = Width(loaded.width - 1, adaptive=True)
         if self._ops.compiles:
@@ -49,7 +51,8 @@ class Runtime:
             emit(events.Engine(t_ns=now_ns(), phase="compile", message=message, model=loading.name, progress=0.7))
         else:
             emit(events.Engine(t_ns=now_ns(), phase="load", message="warming up", model=loading.name, progress=0.8))
-        self._warm_up(adapt=loading.threads is None)
+        self._warm_up = WarmUp(self._ops, self._driver, self._auto_width, loaded.threads, adapt=loading.threads is None)
+        self._begin()
         self.info = ModelInfo(
             name=loading.name or path.stem,
             path=str(path),
@@ -86,39 +89,30 @@ class Runtime:
             )
         )
 
-    def _warm_up(self, adapt: bool) -> None:
-        """Run every width, so that the first request finds caches filled and costs known.
-
-        `adapt`: the number of threads may follow what else the machine does.
-        """
-        with torch.inference_mode():
-            ids = [0] * min(32, self.context)
-            self._rounds.begin(ids, 1, ChatRequest(ids=(0,)).sampling, 0, ())
-            for _ in self._driver.prefill(ids):
-                pass
-            self._rounds.draft(0)
-            # A slow model measures little: a person waits, and every round corrects what was not measured.
-            slow = self._time_rows(1) > SLOW_ROW_S
-            widths, repeats = (WARM_WIDTHS[:2], 1) if slow else (WARM_WIDTHS, 2)
-            if adapt and self.threads > 1:
-                torch.set_num_threads(1)
-                alone = {n: min(self._time_rows(n) for _ in range(repeats)) for n in widths}
-                self._driver.threads = Threads(self.threads, torch.set_num_threads, alone)
-            # Single rows first: should another process hold a core, they show it soonest.
-            for n_rows in (*widths[:1] * repeats, *repeats * widths):
-                seconds = self._time_rows(n_rows)
-                self._auto_width.learn(n_rows - 1, 0, seconds)
-                if self._driver.threads is not None:
-                    self._driver.threads.learn(n_rows, seconds)
-            self._auto_width.begin()
+    def _begin(self) -> None:
+        """What must be done before the first reply."""
+        with self._ops.session():
+            if self._ops.compiles:
+                for _ in self._driver.prefill([0] * min(32, self.context)):
+                    pass
+            self._warm_up.begin()
         self._prefix.forget()
 
-    def _time_rows(self, n_rows: int) -> float:
-        """Seconds of one pass over `n_rows` rows."""
-        begin = now_ns()
-        self._model.verify(self._rounds.row_ids, n_rows, self._rounds.state)
-        self._ops.wait()
-        return (now_ns() - begin) * 1e-9
+    def rest(self) -> bool:
+        """While nothing is asked: one more step of what may wait, some milliseconds. Whether there is more of it."""
+        with self._ops.session():
+            try:
+                return self._warm_up.go_on()
+            except Stopped:
+                return True
+
+    def stop(self) -> None:
+        """From any thread: what is being computed is not wanted any more. `chat` ends as a cancelled one does."""
+        self._ops.stop()
+
+    def go_on(self) -> None:
+        """Forget a `stop`: before the next request."""
+        self._ops.go_on()
 
     def prompt(self, request: ChatRequest) -> Prompt:
         """The prompt of a request as token ids."""
@@ -149,7 +143,7 @@ class Runtime:
             text = f"The template of {self.info.name} does not show tools to the model: it will not know of them."
             emit(events.Warn(t_ns=now_ns(), code="tools", message=text, turn=request.turn))
         try:
-            with torch.inference_mode():
+            with self._ops.session():
                 stop = self._reply(request, prompt, (accepted, started, tokenized), emit, cancelled)
         except BaseException:
             self._prefix.forget()  # a half-done pass may have left rows that no one has counted
@@ -197,16 +191,22 @@ class Runtime:
         done = 0
         self._prefix.keep()  # where the last turn ended: an edit of what follows begins here
         stops = [end - reused for end in self._prefix.places(self.formats.message_ends(ids), reused)]
-        for reached in self._driver.prefill(new, stops):
-            self._prefix.extend(new[done:reached])
-            done = reached
-            if done in stops:
-                self._prefix.keep()
-            emit(events.Prefill(t_ns=now_ns(), turn=turn, done=done, total=len(new)))
-            if cancelled():
-                return "cancel"
+        try:
+            for reached in self._driver.prefill(new, stops):
+                self._prefix.extend(new[done:reached])
+                done = reached
+                if done in stops:
+                    self._prefix.keep()
+                emit(events.Prefill(t_ns=now_ns(), turn=turn, done=done, total=len(new)))
+                if cancelled():
+                    return "cancel"
+        except Stopped:
+            return "cancel"
         prefill_end = now_ns()
-        first = self._driver.first()
+        try:
+            first = self._driver.first()
+        except Stopped:
+            return "cancel"
         emit(
             events.TurnFirst(
                 t_ns=now_ns(),
@@ -250,7 +250,12 @@ class Runtime:
                 outbox.say(words.finish(stopped))
                 outbox.flush()
                 return stop
-            timed = next(rounds)
+            try:
+                timed = next(rounds)
+            except Stopped:  # in a round that left nothing
+                outbox.say(words.finish(stopped))
+                outbox.flush()
+                return "cancel"
 
     def _width(self, request: ChatRequest) -> Width:
         if request.spec == "off":
@@ -266,9 +271,11 @@ class Runtime:
 
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """Logits fp32 [len(ids), V] after each of `ids`: the door for tests, benchmarks and distillation."""
+        import torch
+
         self._prefix.forget()
         out = []
-        with torch.inference_mode():
+        with self._ops.session():
             state = self._rounds.state
             width = self._rounds.width
             buffer = self._ops.allocate(BufferSpec("logits.ids", (width,), "i32"))
@@ -279,6 +286,7 @@ class Runtime:
                 self._ops.fill(count, [len(part)])
                 logits, _ = self._model.verify(buffer, len(part), state)
                 state.commit(count)
-                out.append(logits)
+                values = torch.frombuffer(bytearray(self._ops.read(logits)), dtype=torch.float32)
+                out.append(values.view(len(part), -1))
         self._prefix.forget()
         return torch.cat(out)

@@ -9,21 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from lingchat import events
 from lingchat.architectures.hybrid import Quantization
 from lingchat.architectures.plan import MemoryPlan, check_fits, plan, snapshot_places
-from lingchat.architectures.usual import CACHE_BYTES, CONTEXT, PREFILL_CHUNK, WIDTH, usual_dtype
+from lingchat.architectures.usual import CONTEXT, WIDTH, Place, usual_dtype
 from lingchat.catalog.memory import free_memory
 from lingchat.errors import UsageError
 from lingchat.events import AnyEvent, now_ns
+from lingchat.runtime.backends import find_native, open_ops
 from lingchat.runtime.drafts.base import Drafter
 from lingchat.runtime.drafts.lookup import LookupDrafter
 from lingchat.runtime.formats.load import Formats, load_formats
 from lingchat.runtime.models.base import Model
 from lingchat.runtime.models.registry import build
-from lingchat.runtime.ops.torch_ops import TorchOps
+from lingchat.runtime.ops.protocol import Ops
 from lingchat.runtime.state import State
 from lingchat.runtime.threads import choose_threads
 from lingchat.runtime.weights.load import Weights, open_weights
@@ -53,7 +52,7 @@ class Loading:
 class Loaded:
     weights: Weights
     formats: Formats
-    ops: TorchOps
+    ops: Ops
     model: Model
     drafter: Drafter
     state: State
@@ -72,36 +71,39 @@ def load(path: Path, loading: Loading, emit: Emit) -> Loaded:
     weights = open_weights(path)
     config = weights.config
     dtype = choose_dtype(loading.dtype, device, config.quantization)
+    native = find_native(device, dtype, emit)
+    place = Place(device, native=native is not None)
     context = min(config.context, loading.context or CONTEXT)
-    chunk, cache_bytes = PREFILL_CHUNK[device], CACHE_BYTES[device]
+    capacity = place.capacity(context)
     free = free_bytes(device)
-    places = snapshot_places(config, cache_bytes, free)
+    places = snapshot_places(config, place.cache_bytes, free)
     memory = plan(
         config,
         dtype,
-        context + WIDTH,
-        rows=chunk,
-        kv_bytes=cache_bytes,
+        capacity,
+        rows=place.chunk,
+        kv_bytes=place.cache_bytes,
         width=WIDTH,
         places=places,
         stored=weights.stored_bytes,
+        types=weights.stored_types,
+        native=place.native,
     )
     check_fits(memory, free)
+    threads = choose_threads(loading.threads)
+    ops = open_ops(native, device, dtype, threads, fp32_gate=loading.fp32_gate)
     formats = load_formats(weights)
     if formats.template.fallback:
         text = f"{loading.name or path.name} has no chat template; {formats.template.source} is used instead."
         emit(events.Warn(t_ns=now_ns(), code="template", message=text))
-    threads = choose_threads(loading.threads)
-    torch.set_num_threads(threads)
     emit(events.Engine(t_ns=now_ns(), phase="load", message="packing weights", model=loading.name, progress=0.3))
-    ops = TorchOps(dtype, device, fp32_gate=loading.fp32_gate)
     ops.set_vocabulary(formats.vocab_size)
-    with torch.inference_mode():
+    with ops.session():
         model = build(weights, ops)
         drafter = LookupDrafter(ops)
-        specs = model.state_spec(context + WIDTH), drafter.state_spec(context + WIDTH)
-        state = State(*specs, ops, cache_bytes, width=WIDTH, places=places)
-    return Loaded(weights, formats, ops, model, drafter, state, memory, dtype, context, WIDTH, chunk, threads)
+        specs = model.state_spec(capacity), drafter.state_spec(capacity)
+        state = State(*specs, ops, place.cache_bytes, width=WIDTH, places=places)
+    return Loaded(weights, formats, ops, model, drafter, state, memory, dtype, context, WIDTH, place.chunk, threads)
 
 
 def choose_dtype(asked: str | None, device: str, stored: Quantization) -> str:
@@ -125,4 +127,8 @@ def choose_dtype(asked: str | None, device: str, stored: Quantization) -> str:
 
 def free_bytes(device: str) -> int:
     """Memory that weights and state may take: of the machine, or of the GPU."""
-    return free_memory() if device == "cpu" else int(torch.cuda.mem_get_info()[0])
+    if device == "cpu":
+        return free_memory()
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from lingchat.events import AnyEvent, Decode, Reasoning, Text, ToolCall, now_ns
 from lingchat.journal import utf8
-from lingchat.runtime.drivers.eager import TimedRound
+from lingchat.runtime.drivers.base import TimedRound
 from lingchat.runtime.formats.parts import Part
 from lingchat.runtime.formats.parts import ToolCall as Call
 

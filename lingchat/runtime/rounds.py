@@ -55,11 +55,14 @@ class Rounds:
         self._ops.fill(self.cursor.done, [0])
         self._sampler = self._ops.sampler(sampling, seed, end_ids)
 
-    def prefill(self, ids: Sequence[int]) -> None:
-        """Compute one chunk of the prompt, at most `chunk` tokens, and make it permanent."""
+    def take_in(self, ids: Sequence[int]) -> None:
+        """The next chunk of the prompt, at most `chunk` tokens: what `prefill` computes."""
         self._ops.fill(self._chunk_ids, ids)
         self._ops.fill(self._chunk_count, [len(ids)])
-        self._logits, taps = self._model.prefill(self._chunk_ids, len(ids), self.state)
+
+    def prefill(self, count: int) -> None:
+        """Compute the `count` tokens that were taken in, and make them permanent."""
+        self._logits, taps = self._model.prefill(self._chunk_ids, count, self.state)
         self._drafter.absorb(taps, self._chunk_count, self.state)
         self.state.commit(self._chunk_count)
 
@@ -69,17 +72,16 @@ class Rounds:
         self._ops.accept(self._logits, self._chunk_ids, self._draft, self._sampler, self.cursor)
         self._ops.emit(self.cursor, self.ring)
 
-    @property
-    def row_ids(self) -> Buffer:
-        """The ids of a round's rows, int32 [W]: anchor and drafts."""
-        return self._ids
-
     def draft(self, limit: int) -> int:
         """Propose up to `limit` tokens; the number of rows that `verify` has to compute."""
         limit = min(limit, self.width - 1)
         self._drafter.propose(self.cursor, self._sampler, limit, self.state, self._draft)
         # Where the host does not know how many there are, it still knows the limit.
         return min(self._ops.draft_rows(self.cursor, self._draft, self._ids), limit + 1)
+
+    def try_rows(self, n_rows: int) -> None:
+        """Run the model over so many rows and keep nothing: to see what it costs."""
+        self._model.verify(self._ids, n_rows, self.state)
 
     def verify(self, n_rows: int) -> None:
         """Run the model over anchor and drafts, keep what holds, make it permanent, hand it to the ring."""

@@ -44,7 +44,10 @@ def physical_cores() -> int:
 
 
 class Threads:
-    """Decides between `most` threads and one. `alone`: seconds of a pass with one thread, by its number of rows."""
+    """Decides between `most` threads and one. `alone`: seconds of a pass with one thread, by its number of rows.
+
+    Rounds of more rows than are known of one thread are not judged; `measured` adds what is found out later.
+    """
 
     def __init__(self, most: int, use: Callable[[int], None], alone: Mapping[int, float]) -> None:
         self.count = self.most = most
@@ -56,9 +59,13 @@ class Threads:
         self._rest = 0  # rounds until the others are tried again
         use(most)
 
+    def measured(self, rows: int, seconds: float) -> None:
+        """A pass of one thread over `rows` rows took that long; the shortest counts."""
+        self._alone[rows] = min(seconds, self._alone.get(rows, seconds))
+
     def learn(self, rows: int, seconds: float) -> None:
         """A round of `rows` rows took that long."""
-        if self.most == 1:
+        if self.most == 1 or rows > max(self._alone, default=0):
             return
         self._window.append(seconds / interpolate(self._alone, rows))
         if self.count == 1:

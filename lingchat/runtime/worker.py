@@ -1,12 +1,14 @@
 """The engine's own process: a request queue, cancel, token counts, and a clean death.
 
-Two threads. The main one loads and decodes; the control thread reads the pipe, answers counts while a reply runs and
-notes cancels. When the pipe closes, the front end is gone and the process ends at once, whatever it was doing.
+Two threads. The main one loads and decodes; the control thread reads the pipe, answers counts while a reply runs, notes
+cancels and stops what is being computed for them. While nothing is asked the main one does what its runtime put off, a
+few milliseconds at a time, and leaves it for whatever comes. When the pipe closes, the front end is gone and the process ends at once, whatever it was doing.
 Standard output is not the pipe: libraries may print there (it goes to the log).
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import queue
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from lingchat.catalog.store import Progress
     from lingchat.runtime.engine import Runtime
 
+_NOBODY, _RESTING = 0, -1  # whom the runtime computes for, when not for a request
+
 
 class Worker:
     def __init__(self, read_fd: int, write_fd: int) -> None:
@@ -31,6 +35,8 @@ class Worker:
         self._write_lock = threading.Lock()
         self._inbox: queue.Queue[wire.Chat | wire.Load] = queue.Queue()
         self._cancelled: set[int] = set()
+        self._computing = _NOBODY  # id of the request
+        self._computing_lock = threading.Lock()  # for both
         self._early_counts: list[wire.Count] = []
         self._counts_lock = threading.Lock()
         self._runtime: Runtime | None = None
@@ -39,13 +45,46 @@ class Worker:
     def run(self) -> None:
         threading.Thread(target=self._control, name="control", daemon=True).start()
         while True:
-            command = self._inbox.get()
+            command = self._next()
             if isinstance(command, wire.Load):
                 self._load(command.options)
             else:
                 self._chat(command)
 
     # the main thread
+
+    def _next(self) -> wire.Chat | wire.Load:
+        while self._rest():
+            with contextlib.suppress(queue.Empty):
+                return self._inbox.get_nowait()
+        return self._inbox.get()
+
+    def _rest(self) -> bool:
+        """Use the time in which nothing is asked; whether there is more to do in it."""
+        if self._runtime is None or not self._compute_for(_RESTING):
+            return False
+        try:
+            return self._runtime.rest()
+        except Exception as error:  # nobody asked for it, so nobody need hear of it; the log has it
+            traceback.print_exception(error)
+            return False
+        finally:
+            self._compute_for(_NOBODY)
+
+    def _compute_for(self, whom: int) -> bool:
+        """What is computed from now on is for this request; False when nobody wants it any more, or another waits."""
+        assert self._runtime is not None
+        with self._computing_lock:
+            self._runtime.go_on()
+            if whom in self._cancelled or (whom == _RESTING and not self._inbox.empty()):
+                return False
+            self._computing = whom
+        return True
+
+    def _stop(self, whom: int) -> None:
+        """From the control thread: what is computed for this request is not wanted any more."""
+        if self._runtime is not None and self._computing == whom:
+            self._runtime.stop()
 
     def _load(self, options: wire.Options) -> None:
         try:
@@ -112,7 +151,7 @@ class Worker:
 
         turn = command.request.turn
         try:
-            if cancelled():
+            if not self._compute_for(command.id):
                 emit(events.TurnEnd(t_ns=now_ns(), turn=turn, stop="cancel"))
             else:
                 self._runtime.chat(command.request, command.accepted_ns, emit, cancelled)
@@ -120,6 +159,7 @@ class Worker:
             known = _typed(error)
             emit(events.Error(t_ns=now_ns(), code=known.code, message=str(known), turn=turn))
             emit(events.TurnEnd(t_ns=now_ns(), turn=turn, stop="error"))
+        self._compute_for(_NOBODY)
         self._cancelled.discard(command.id)
 
     # the control thread
@@ -134,7 +174,9 @@ class Worker:
     def _handle(self, command: wire.Command) -> None:
         match command:
             case wire.Cancel(id=request_id):
-                self._cancelled.add(request_id)
+                with self._computing_lock:
+                    self._cancelled.add(request_id)
+                    self._stop(request_id)
             case wire.Count():
                 with self._counts_lock:
                     if self._runtime is None:
@@ -144,7 +186,9 @@ class Worker:
             case wire.Quit():
                 os._exit(0)
             case wire.Chat() | wire.Load():
-                self._inbox.put(command)
+                with self._computing_lock:
+                    self._inbox.put(command)
+                    self._stop(_RESTING)
 
     def _count(self, command: wire.Count) -> None:
         assert self._runtime is not None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from lingchat.errors import NoDevice, UsageError
-from lingchat.kernels.devices import choose_device
+from lingchat.kernels import devices
+from lingchat.kernels.devices import choose_device, may_have_gpu
 
 
 @pytest.mark.parametrize(("there", "asked", "chosen"), [
@@ -16,7 +19,19 @@ def test_auto_is_a_gpu_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch, there: bool, asked: str, chosen: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(devices, "may_have_gpu", lambda: True)
     assert choose_device(asked) == chosen
+
+
+def test_torch_is_asked_only_where_the_system_shows_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert not may_have_gpu(tmp_path)
+    monkeypatch.setattr(devices, "may_have_gpu", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("torch was asked"))
+    assert choose_device("auto") == "cpu"
+    (tmp_path / "nvidiactl").touch()
+    assert may_have_gpu(tmp_path)
 
 
 def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

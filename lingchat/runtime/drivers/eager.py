@@ -1,28 +1,19 @@
-"""The eager driver: the host runs each round as it comes and knows its result at once. The CPU's driver.
+"""The eager driver: the host carries out each operation as it comes and knows a round's result at once.
 
-Where the device is not the host, a graph driver takes this place: it queues rounds ahead and reads the ring late.
+Where the back end records, `recorded.py` takes this place; where the device is not the host, a graph driver will: it
+queues rounds ahead and reads the ring late.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from lingchat.events import now_ns
 from lingchat.runtime.drafts.width import Width
-from lingchat.runtime.ops.protocol import Ops, RoundRecord
+from lingchat.runtime.drivers.base import TimedRound, chunks
+from lingchat.runtime.ops.protocol import Ops
 from lingchat.runtime.rounds import Rounds
 from lingchat.runtime.threads import Threads
-
-
-@dataclass(frozen=True)
-class TimedRound:
-    """A round and its times: the end on the monotonic clock, the parts in nanoseconds."""
-
-    record: RoundRecord
-    end_ns: int
-    draft_ns: int = 0
-    verify_ns: int = 0
 
 
 class EagerDriver:
@@ -32,22 +23,16 @@ class EagerDriver:
         self.threads = threads
 
     def prefill(self, ids: Sequence[int], stops: Sequence[int] = ()) -> Iterator[int]:
-        """Compute `ids` chunk by chunk; yields how many are done after each. A chunk ends at every one of `stops`."""
-        done = 0
-        for stop in (*stops, len(ids)):
-            while done < stop:
-                end = min(done + self.rounds.chunk, stop)
-                self.rounds.prefill(ids[done:end])
-                done = end
-                yield done
+        for end, some in chunks(ids, stops, self.rounds.chunk):
+            self.rounds.take_in(some)
+            self.rounds.prefill(len(some))
+            yield end
 
     def first(self) -> TimedRound:
-        """Choose the first token from what the prefill left."""
         self.rounds.first()
         return TimedRound(self._ops.take(self.rounds.ring)[0], now_ns())
 
     def decode(self, width: Width) -> Iterator[TimedRound]:
-        """Rounds until the reply is done. Whoever stops iterating has cancelled after a whole round."""
         while True:
             begin = now_ns()
             n_rows = self.rounds.draft(width.depth())
@@ -61,3 +46,9 @@ class EagerDriver:
                 yield TimedRound(record, end, drafted - begin, end - drafted)
                 if record.done:
                     return
+
+    def seconds(self, n_rows: int) -> float:
+        begin = now_ns()
+        self.rounds.try_rows(n_rows)
+        self._ops.wait()
+        return (now_ns() - begin) * 1e-9

@@ -6,13 +6,21 @@ fusing is a matter of the operation and never of the model. Three back ends carr
 
 Buffers belong to the back end: `Buffer`, `Matrix`, `Vector` and `Residual` are opaque handles here. No caller branches
 on a device value; lengths, counts and stop flags stay in buffers. Imports neither torch nor numpy.
+
+What `allocate` gives is the caller's for good. What an operation gives lives until the same operation is called again:
+a back end may keep one place for the results of each. Whoever needs one longer copies it; a `tap` is such a copy.
+
+A back end that records (`Recorder`) works like a stream that is captured: inside `record` operations are noted, not
+carried out, and the program can be run for any number of rows up to the one it was recorded with. Whatever the host
+does between operations, such as `fill`, happens once, while it is recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 Buffer = Any  # device memory of one tensor
 Matrix = Any  # a weight [N, K] in the back end's own packing, perhaps with a bias [N]
@@ -237,6 +245,19 @@ class Ops(Protocol):
 
     name: str
     max_width: int
+    compiles: str  # what a process's first pass has to build, for a person who waits; empty when there is nothing
+
+    def session(self) -> AbstractContextManager[Any]:
+        """Operations are called inside of one."""
+
+    def use_threads(self, count: int) -> None:
+        """So many threads of the host carry out what follows, no more than the back end was made with."""
+
+    def stop(self) -> None:
+        """From any thread: leave what is being computed as soon as possible, where the back end can; see `Stopped`."""
+
+    def go_on(self) -> None:
+        """Forget a `stop`."""
 
     # memory and weights
     def allocate(self, spec: BufferSpec) -> Buffer: ...
@@ -263,6 +284,9 @@ class Ops(Protocol):
     def weight_bytes(self) -> int: ...
     def wait(self) -> None:
         """Until all queued work is done. For measurements at load only: nothing on the decode path waits."""
+
+    def read(self, buffer: Buffer) -> bytes:
+        """A buffer's bytes on the host, row by row; i32 or fp32. For tools and tests: waits like `wait`."""
 
     # the model
     def rows(self, ids: Buffer, count: int, length: Buffer, rotation: Rotation | None) -> Rows:
@@ -370,3 +394,26 @@ class Ops(Protocol):
     def ring(self) -> Any: ...
     def take(self, ring: Any) -> list[RoundRecord]:
         """Rounds that have reached the host, oldest first."""
+
+
+class Stopped(Exception):
+    """A program was left before its end, because `Ops.stop` was called. Nothing of it is permanent."""
+
+
+class Program(Protocol):
+    """Operations noted down, to be carried out as one."""
+
+    def run(self, rows: int) -> None:
+        """For `rows` rows, which `draft_rows` may set anew. Raises Stopped; then nothing was committed or emitted."""
+
+    @property
+    def drafted_ns(self) -> int:
+        """The monotonic clock when the last run's `draft_rows` was done."""
+
+
+@runtime_checkable
+class Recorder(Protocol):
+    """A back end that can note operations down."""
+
+    def record(self) -> AbstractContextManager[Program]:
+        """Operations in this block are noted and not carried out; the program can be run once it ends."""

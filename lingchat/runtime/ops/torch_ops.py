@@ -6,8 +6,10 @@ on the device and the cache is masked instead.
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,11 +81,22 @@ class TorchOps:
         # The chunked delta rule has a Triton kernel of its own in fla-core; elsewhere, and without it, ours serves.
         self._fla = not self.on_host and kda.fla_available()
         self.name = f"torch {device}" + (", fla" if self._fla else "")
-        # What the first pass of a process has to build, for a person who waits; empty when there is nothing.
         self.compiles = "fla-core's prefill kernels (minutes the first time on a machine)" if self._fla else ""
         self._weights: list[Weight | moe.Experts | torch.Tensor] = []
         self._vocabulary = 0
         self._tables: dict[Rotation, torch.Tensor] = {}
+
+    def session(self) -> AbstractContextManager[Any]:
+        return torch.inference_mode()
+
+    def use_threads(self, count: int) -> None:
+        torch.set_num_threads(count)
+
+    def stop(self) -> None:
+        """An operation ends when it ends; whoever drives them looks after each pass whether to go on."""
+
+    def go_on(self) -> None:
+        pass
 
     # memory and weights
 
@@ -159,6 +172,10 @@ class TorchOps:
     def wait(self) -> None:
         if not self.on_host:
             torch.cuda.synchronize(self.device)
+
+    def read(self, buffer: torch.Tensor) -> bytes:
+        held = buffer.cpu().contiguous()
+        return ctypes.string_at(held.data_ptr(), held.nbytes)
 
     # the model
 

@@ -80,6 +80,11 @@ class Weights:
         return MappingProxyType({name: held.nbytes for name, held in self._tensors.items()})
 
     @property
+    def stored_types(self) -> Mapping[str, str]:
+        """Types in the files by canonical name."""
+        return MappingProxyType({name: held.info.type for name, held in self._tensors.items()})
+
+    @property
     def quantization(self) -> str:
         """The type that holds most of the parameters: "Q4_1"."""
         count: Counter[str] = Counter()
