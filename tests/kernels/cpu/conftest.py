@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kernels.cpu import native
 
-from lingchat.kernels.cpu.library import Native
+from lingchat.kernels.cpu.native import Native
 
 
 @pytest.fixture(scope="session")

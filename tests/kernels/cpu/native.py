@@ -22,9 +22,8 @@ from typing import Any
 import platformdirs
 import torch
 
-from lingchat.kernels.cpu import build, structs
-from lingchat.kernels.cpu import library as libraries
-from lingchat.kernels.cpu.library import Native
+from lingchat.kernels.cpu import build, sources, structs
+from lingchat.kernels.cpu.native import Native, Unusable, open_library
 
 CACHE = Path(os.environ.get("LINGCHAT_TEST_CACHE") or platformdirs.user_cache_path("lingchat") / "tests") / "native"
 SCRATCH = 4 << 20
@@ -34,14 +33,14 @@ MOST_THREADS = 8
 @functools.cache
 def library() -> Native:
     """The library of the sources as they are, built unless it was before."""
-    folder = _stubbed(build.HERE)
-    stamp = build.stamp(folder)
+    folder = _stubbed(sources.HERE)
+    stamp = sources.stamp(folder)
     place = CACHE / stamp
     try:
-        return libraries.open_library(place, stamp)
-    except (libraries.Unusable, FileNotFoundError):
+        return open_library(place, stamp)
+    except (Unusable, FileNotFoundError):
         build.build(place, folder)
-    return libraries.open_library(place, stamp)
+    return open_library(place, stamp)
 
 
 def _stubbed(folder: Path) -> Path:
@@ -76,7 +75,7 @@ def _stubbed(folder: Path) -> Path:
     if keep == names and not drop:
         return folder
     own = Path(tempfile.mkdtemp(prefix="lc-stubbed-"))
-    for path in build.sources(folder):
+    for path in sources.sources(folder):
         if path.name not in (*names, *drop):
             (own / path.name).write_bytes(path.read_bytes())
     for path in own.glob("isa_*.cpp"):  # decode_row
