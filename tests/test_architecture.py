@@ -148,7 +148,8 @@ def test_nothing_but_the_worker_reaches_the_runtime() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["cli", "headless", "ui.app", "ui.plain", "doctor", "models_cli", "stats_cli", "chat"]
+    "module",
+    ["cli", "headless", "ui.app", "ui.plain", "doctor", "models_cli", "stats_cli", "chat", "kernels.cpu.first_use"],
 )
 def test_front_ends_never_load_torch(module: str) -> None:
     program = f"import sys, lingchat.{module}; print(sorted({{'torch', 'numpy', 'triton', 'transformers'}} & set(sys.modules)))"

@@ -24,7 +24,7 @@ from lingchat.arguments import Parser
 from lingchat.catalog import fetch, memory, models
 from lingchat.catalog.about import look
 from lingchat.config import load_settings, paths
-from lingchat.doctor import device, terminal
+from lingchat.doctor import code, device, terminal
 from lingchat.errors import LingchatError
 from lingchat.visible import visible_line
 
@@ -90,7 +90,10 @@ def _device(found: Findings) -> Facts:
         found.fault(
             f"the device is set to {asked}, but {why}", "set it to auto; `lingchat config show` says where it is set"
         )
-    return {**device.processor(), "gpu": gpu, "asked": asked, "uses": uses, "why": why}
+    cpu_code = code.facts()
+    if uses == "cpu" and not cpu_code["native"]:
+        found.note(code.mend(cpu_code))
+    return {**device.processor(), "gpu": gpu, "asked": asked, "uses": uses, "why": why, "cpu_code": cpu_code}
 
 
 def _memory(found: Findings) -> Facts:
@@ -333,6 +336,7 @@ def _device_lines(section: Facts) -> list[tuple[str, str]]:
         ("processor", section["name"]),
         ("cores", f"{section['cores']} cores, {threads}{limit}"),
         ("instruction sets", ", ".join(section.get("instruction_sets", ())) or "unknown"),
+        ("CPU code", code.line(section["cpu_code"])),
         ("NVIDIA GPU", f"{cuda}, driver {gpu['driver']}" if gpu["driver"] else cuda),
         ("engine uses", f"{section['uses'] or 'nothing'} (device {section['asked']}: {section['why']})"),
         ("system", section["system"]),
