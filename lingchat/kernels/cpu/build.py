@@ -8,6 +8,7 @@ Needs nothing but the standard library: it runs where nothing is installed yet.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -25,6 +26,8 @@ COMPILERS = ("c++", "g++", "clang++")
 JOBS = 2
 TIMEOUT_S = 600.0  # of one compilation; a slow machine needs a minute
 WORDS = 4000  # characters of a compiler's complaint that are kept
+
+_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # by a folder, or by a file
 
 # Opened in a process of its own before anybody else does: a library can do worse than give wrong numbers.
 _CHECK = """
@@ -140,8 +143,8 @@ def _place(work: Path, target: Path) -> None:
         try:
             os.rename(work, target)
             return
-        except OSError:
-            if not os.path.lexists(target):
+        except OSError as error:
+            if error.errno not in _OCCUPIED:
                 raise
         try:
             os.rename(target, away)

@@ -54,13 +54,21 @@ class Native:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lib = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(self.lib, name)
-            function.restype, function.argtypes = result, arguments
+        try:
+            for name, (result, arguments) in _SIGNATURES.items():
+                function = getattr(self.lib, name)
+                function.restype, function.argtypes = result, arguments
+        except AttributeError:
+            self.close()
+            raise
         self.isas: dict[str, int] = {
             self.lib.lc_isa_name(i).decode(): i for i in range(self.lib.lc_isa_count()) if self.lib.lc_isa_runs(i)
         }
         self.isa = next(iter(self.isas))
+
+    def close(self) -> None:
+        """Give a library back that is not used after all: else a better one at the same place would not be opened."""
+        _ctypes.dlclose(self.lib._handle)
 
     @property
     def is_installed(self) -> bool:
@@ -102,7 +110,7 @@ def open_library(folder: Path, stamped: str) -> Native:
         raise Unusable(str(error)) from error
     fault = _fault(native, stamped)
     if fault:
-        _ctypes.dlclose(native.lib._handle)  # else a better one at the same place would not be opened
+        native.close()
         raise Unusable(fault)
     return native
 
