@@ -25,7 +25,7 @@ __all__ = ["Native", "Status", "build", "build_in_background", "cache_folder", "
 
 def cache_folder() -> Path:
     """Where libraries that lingchat built by itself lie."""
-    from lingchat.config import paths
+    from lingchat.folders import paths
 
     return paths().cache / "native"
 
