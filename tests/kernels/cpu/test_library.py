@@ -3,64 +3,23 @@ nothing is really compiled but that."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kernels.cpu import native as real
+from kernels.cpu.fakes import STAMP, Make
 
 from lingchat.kernels.cpu import build, first_use, library, native, sources, structs
 from lingchat.kernels.cpu.build import BuildError
 from lingchat.kernels.cpu.native import Native, Unusable
 
-STAMP = sources.stamp()
 TIMEOUT_S = 120.0
-Make = Callable[..., Path]
-
-
-@pytest.fixture(scope="session")
-def empty_library(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """`make(stamp=..., alike=..., leave_out=...)`: a library that has all functions and does nothing."""
-
-    def make(stamp: str = STAMP, alike: str = "return 1;", leave_out: str = "") -> Path:
-        sizes = "".join(
-            f'if (!strcmp(name, "{name}")) return {ctypes.sizeof(kind)};' for name, kind in structs.STRUCTS.items()
-        )
-        bodies = {
-            "lc_stamp": f'const char* lc_stamp() {{ return "{stamp}"; }}',
-            "lc_sizeof": f"long lc_sizeof(const char* name) {{ {sizes} return -1; }}",
-            "lc_isa_count": "long lc_isa_count() { return 1; }",
-            "lc_isa_name": 'const char* lc_isa_name(long) { return "plain"; }',
-            "lc_isa_runs": "long lc_isa_runs(long) { return 1; }",
-            "lc_isa_alike": f"long lc_isa_alike(long) {{ {alike} }}",
-        }
-        text = "".join(
-            f'extern "C" {bodies.get(name, f"long {name}() {{ return 0; }}")}\n'
-            for name in native._SIGNATURES
-            if name != leave_out
-        )
-        folder = tmp_path_factory.mktemp("empty")
-        (folder / "empty.cpp").write_text(f"#include <stdlib.h>\n#include <string.h>\n{text}")
-        compiler = build.find_compiler()
-        assert compiler is not None
-        made = folder / sources.LIBRARY
-        subprocess.run([*compiler, "-shared", "-fPIC", str(folder / "empty.cpp"), "-o", str(made)], check=True)
-        return made
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def good(empty_library: Make) -> Path:
-    return empty_library()
 
 
 @pytest.fixture
@@ -72,32 +31,6 @@ def nothing_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cache(tmp_path: Path, nothing_beside: None) -> Path:
     return tmp_path / "cache"
-
-
-@pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """`compiler(library)` makes a compiler that gives this library whenever it links, and a log of what it was asked;
-    with `words` it fails with them instead."""
-
-    def make(gives: Path, words: str = "", name: str = "compiler") -> Path:
-        log = tmp_path / f"{name}.log"
-        program = tmp_path / name
-        program.write_text(
-            f"""#!/bin/sh
-echo "$*" >> {shlex.quote(str(log))}
-if [ -n {shlex.quote(words)} ]; then printf %s {shlex.quote(words)} >&2; exit 1; fi
-while [ $# -gt 0 ]; do
-  case "$1" in -shared) gives={shlex.quote(str(gives))};; -o) target="$2";; esac
-  shift
-done
-cp "${{gives:-/dev/null}}" "$target"
-"""
-        )
-        program.chmod(0o755)
-        monkeypatch.setenv("CXX", str(program))
-        return log
-
-    return make
 
 
 def put(folder: Path, library: Path, stamp: str = STAMP) -> Path:
@@ -195,7 +128,7 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bad_one_is_told_and_built_again(
-    kind: str, good: Path, cache: Path, empty_library: Make, compiler: Callable[..., Path]
+    kind: str, good: Path, cache: Path, empty_library: Make, compiler: Make
 ) -> None:
     words = damage(kind, put(cache / STAMP, good), empty_library)
     status = library.status(cache)
@@ -225,7 +158,7 @@ def test_structs_of_another_size(good: Path, tmp_path: Path, monkeypatch: pytest
 # Building
 
 
-def test_a_build_says_how_far_it_is(good: Path, cache: Path, compiler: Callable[..., Path]) -> None:
+def test_a_build_says_how_far_it_is(good: Path, cache: Path, compiler: Make) -> None:
     compiler(good)
     steps: list[tuple[int, int]] = []
     library.build(cache, lambda done, total: steps.append((done, total)))
@@ -234,7 +167,7 @@ def test_a_build_says_how_far_it_is(good: Path, cache: Path, compiler: Callable[
     assert sorted(path.name for path in (cache / STAMP).iterdir()) == sorted([sources.LIBRARY, sources.SEAL])
 
 
-def test_every_file_has_its_flags(good: Path, cache: Path, compiler: Callable[..., Path]) -> None:
+def test_every_file_has_its_flags(good: Path, cache: Path, compiler: Make) -> None:
     log = compiler(good)
     library.build(cache)
     commands = {
@@ -259,9 +192,7 @@ def test_no_compiler(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert library.status(cache).compiler  # one that was installed meanwhile
 
 
-def test_a_failure_is_told_remembered_and_forgotten(
-    good: Path, cache: Path, compiler: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_failure_is_told_remembered_and_forgotten(good: Path, cache: Path, compiler: Make, tmp_path: Path) -> None:
     log = compiler(good, words="In file included\nisa.h:7:1: error: what is this\nmore")
     with pytest.raises(BuildError, match="In file included"):
         library.build(cache)
@@ -283,7 +214,7 @@ def test_a_failure_is_told_remembered_and_forgotten(
     [("return 0;", "computes other numbers with plain"), ("abort();", "ended by SIGABRT")],
 )
 def test_a_library_that_fails_its_check_is_not_put_in_place(
-    alike: str, words: str, cache: Path, empty_library: Make, compiler: Callable[..., Path]
+    alike: str, words: str, cache: Path, empty_library: Make, compiler: Make
 ) -> None:
     """It is asked in a process of its own: an illegal instruction would be the end of this one."""
     compiler(empty_library(alike=alike))
@@ -292,7 +223,7 @@ def test_a_library_that_fails_its_check_is_not_put_in_place(
     assert not (cache / STAMP).exists()
 
 
-def test_a_compiler_that_cannot_be_run(good: Path, cache: Path, compiler: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_compiler_that_cannot_be_run(good: Path, cache: Path, compiler: Make, tmp_path: Path) -> None:
     compiler(good)
     (tmp_path / "compiler").write_text("no program")
     with pytest.raises(BuildError, match="compiler"):
@@ -300,7 +231,7 @@ def test_a_compiler_that_cannot_be_run(good: Path, cache: Path, compiler: Callab
     assert not library.status(cache).failed  # it may be better next time
 
 
-def test_a_cache_that_cannot_be_written(good: Path, cache: Path, compiler: Callable[..., Path]) -> None:
+def test_a_cache_that_cannot_be_written(good: Path, cache: Path, compiler: Make) -> None:
     compiler(good)
     cache.write_text("a file")
     with pytest.raises(BuildError, match=str(cache)):
@@ -308,7 +239,7 @@ def test_a_cache_that_cannot_be_written(good: Path, cache: Path, compiler: Calla
     assert library.find(cache) is None
 
 
-def test_a_file_in_the_place_gives_way(good: Path, cache: Path, compiler: Callable[..., Path]) -> None:
+def test_a_file_in_the_place_gives_way(good: Path, cache: Path, compiler: Make) -> None:
     compiler(good)
     cache.mkdir()
     (cache / STAMP).write_text("a file")
@@ -316,7 +247,7 @@ def test_a_file_in_the_place_gives_way(good: Path, cache: Path, compiler: Callab
     assert library.find(cache) is not None
 
 
-def test_the_cache_stays_small(good: Path, cache: Path, compiler: Callable[..., Path]) -> None:
+def test_the_cache_stays_small(good: Path, cache: Path, compiler: Make) -> None:
     compiler(good)
     (cache / f"{build.UNFINISHED}killed").mkdir(parents=True)
     for i in range(6):
@@ -338,7 +269,7 @@ def in_background(cache: Path) -> tuple[Native | str, list[tuple[int, int]]]:
     return (str(result) if isinstance(result, BuildError) else result), steps
 
 
-def test_in_the_background(good: Path, cache: Path, compiler: Callable[..., Path]) -> None:
+def test_in_the_background(good: Path, cache: Path, compiler: Make) -> None:
     log = compiler(good)
     made, steps = in_background(cache)
     assert isinstance(made, Native) and made.path.parent == cache / STAMP
@@ -348,13 +279,13 @@ def test_in_the_background(good: Path, cache: Path, compiler: Callable[..., Path
     assert isinstance(again, Native) and not steps and log.read_text() == asked
 
 
-def test_a_failure_in_the_background(good: Path, cache: Path, compiler: Callable[..., Path]) -> None:
+def test_a_failure_in_the_background(good: Path, cache: Path, compiler: Make) -> None:
     compiler(good, words="x.cpp:1:1: error: no")
     assert in_background(cache)[0] == "x.cpp:1:1: error: no"
     assert library.status(cache).why == "building it failed: x.cpp:1:1: error: no"
 
 
-def test_several_builders_compile_once(good: Path, cache: Path, compiler: Callable[..., Path]) -> None:
+def test_several_builders_compile_once(good: Path, cache: Path, compiler: Make) -> None:
     log = compiler(good)
     told: list[Native | BuildError] = []
     threads = [library.build_in_background(told.append, cache) for _ in range(3)]
@@ -364,7 +295,7 @@ def test_several_builders_compile_once(good: Path, cache: Path, compiler: Callab
     assert sum("-shared" in line for line in log.read_text().splitlines()) == 1
 
 
-def test_rivals_without_a_lock_both_succeed(good: Path, cache: Path, compiler: Callable[..., Path]) -> None:
+def test_rivals_without_a_lock_both_succeed(good: Path, cache: Path, compiler: Make) -> None:
     """As two installations into one folder."""
     compiler(good)
     faults: list[Exception] = []
@@ -386,7 +317,7 @@ def test_rivals_without_a_lock_both_succeed(good: Path, cache: Path, compiler: C
     assert [path.name for path in cache.iterdir()] == [STAMP]
 
 
-def test_a_build_goes_on_when_lingchat_ends(good: Path, cache: Path, compiler: Callable[..., Path]) -> None:
+def test_a_build_goes_on_when_lingchat_ends(good: Path, cache: Path, compiler: Make) -> None:
     compiler(good)
     program = f"""
 from pathlib import Path
