@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t TILE = 1024;                // columns at a time; a multiple of every format's block
 constexpr int64_t FP8_BLOCK = 128;            // rows and columns that share a scale
-constexpr int64_t CHUNK_BYTES = 256 * 1024;   // of the source, that a thread takes at a time
+constexpr int64_t CHUNK_BYTES = 64 * 1024;    // of the source, that a thread takes at a time: an expert is several
 
 // Rows of a block type in the form of their kind: q or u, d for each block (W6: for each half), m where the kind has it.
 struct Tile {

@@ -285,6 +285,7 @@ def test_arguments_that_do_not_belong_together_are_refused() -> None:
     assert packing.pack_status(Raw("F8_E4M3", (4, 96), four.data), structs.W8) == 1
     assert packing.pack_status(Raw("I4", (4, 96), four.data, Raw("Q8_0", (4, 3), four.data)), structs.W4Z) == 1
     assert packing.pack_status(Raw("I4", (4, 96), four.data, random_raw("BF16", 4, 6)), structs.W4Z) == 1, "group 16"
+    assert packing.pack_status(Raw("I4", (4, 96), four.data, random_raw("BF16", 4, 2)), structs.W4Z) == 1, "group 48"
     assert packing.pack_status(random_raw("F32", 4, 96), structs.W8) == 0
     lib = native.library().lib
     told, room = packing.source(floats), torch.empty(1 << 14, dtype=torch.uint8)
