@@ -17,7 +17,7 @@ from lingchat.architectures.held import held_tensors
 from lingchat.architectures.hybrid import HybridConfig
 from lingchat.architectures.plan import RESERVE, MemoryPlan, what_fits
 from lingchat.architectures.read import ModelConfig, hf_config_alone
-from lingchat.architectures.resident import StoredBytes
+from lingchat.architectures.resident import StoredBytes, StoredTypes
 from lingchat.architectures.usual import usual_plan
 from lingchat.architectures.variants import Variant, estimated_bytes
 from lingchat.catalog import memory, models
@@ -102,7 +102,8 @@ def _inspect_model(path: Path) -> Inspected:
         more = {"fits": False, "error": _error(failure)}
         more |= {"problem": about.problem or "damaged", "why_not": about.why_not or str(failure)}
     else:
-        more, pairs = _numbers(config, {name: held.nbytes for name, held in tensors.items()})
+        stored = {name: held.nbytes for name, held in tensors.items()}
+        more, pairs = _numbers(config, stored, {name: held.info.type for name, held in tensors.items()})
         more["architecture"] = about.architecture
     count = sum(types.values())
     told = {**asdict(about), "path": str(path), "tensors": count, "types": types, "keys": keys, **more}
@@ -120,8 +121,10 @@ def _error(error: LingchatError) -> dict[str, str]:
 # numbers
 
 
-def _numbers(config: ModelConfig, stored: StoredBytes | None) -> tuple[dict[str, Any], Pairs]:
-    """What follows from the configuration and the bytes of its tensors, for programs and for people."""
+def _numbers(
+    config: ModelConfig, stored: StoredBytes | None, types: StoredTypes | None = None
+) -> tuple[dict[str, Any], Pairs]:
+    """What follows from the configuration and the bytes and types of its tensors, for programs and for people."""
     told: dict[str, Any] = {
         "architecture": config.architecture,
         "parameters": budget.parameters(config),
@@ -135,7 +138,7 @@ def _numbers(config: ModelConfig, stored: StoredBytes | None) -> tuple[dict[str,
     # The engine takes a GPU where there is one.
     gpu, host = memory.gpu_free_memory(), memory.free_memory()
     places = [("cpu", host)] if gpu is None else [("cuda", gpu), ("cpu", host)]
-    plans = [_Place(device, free, usual_plan(config, device, free, stored)) for device, free in places]
+    plans = [_Place(device, free, usual_plan(config, device, free, stored, types)) for device, free in places]
     instead = plans[0].instead
     told |= {
         "fits": plans[0].fits,

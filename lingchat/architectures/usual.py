@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lingchat.architectures.dense import DenseConfig
 from lingchat.architectures.hybrid import Quantization
 from lingchat.architectures.plan import MemoryPlan, plan, snapshot_places
 from lingchat.architectures.read import ModelConfig
@@ -19,6 +20,7 @@ PREFILL_CHUNK = {"cpu": 256, "cuda": 1024}  # tokens; a cancel waits for one chu
 CACHE_BYTES = {"cpu": 4, "cuda": 2}  # of a cached value in torch
 NATIVE_CACHE_BYTES = 2
 NATIVE_DTYPE = "int8"  # the one that native code serves
+_NATIVE_HEAD = 256  # dimensions of an attention head at most, and whole vectors of 8 (kernels/cpu/ops_attention.h)
 WIDTH = 8  # rows of a round at most, which cost about two single ones on a CPU
 
 
@@ -52,9 +54,16 @@ def usual_dtype(device: str, stored: Quantization) -> str:
     return "bf16" if stored == "none" else stored
 
 
-def usual_place(device: str) -> Place:
-    """Native code where its library is there."""
-    return Place(device, native=device == "cpu" and library.find() is not None)
+def not_native(config: ModelConfig) -> str:
+    """What of a model native code has no operation for; empty where it has all."""
+    if isinstance(config, DenseConfig) and (config.head_dim % 8 or config.head_dim > _NATIVE_HEAD):
+        return f"attention heads of {config.head_dim} dimensions"
+    return ""
+
+
+def usual_place(config: ModelConfig, device: str) -> Place:
+    """Native code where it serves the model and its library is there."""
+    return Place(device, native=device == "cpu" and not not_native(config) and library.find() is not None)
 
 
 def usual_plan(
@@ -66,7 +75,7 @@ def usual_plan(
     place: Place | None = None,
 ) -> MemoryPlan:
     """The plan on `device` ("cpu" or "cuda") with `free` bytes; `stored` and `types` as in `plan`."""
-    place = place or usual_place(device)
+    place = place or usual_place(config, device)
     return plan(
         config,
         usual_dtype(device, config.quantization),

@@ -71,7 +71,7 @@ def load(path: Path, loading: Loading, emit: Emit) -> Loaded:
     weights = open_weights(path)
     config = weights.config
     dtype = choose_dtype(loading.dtype, device, config.quantization)
-    native = find_native(device, dtype, emit)
+    native = find_native(config, device, dtype, emit)
     place = Place(device, native=native is not None)
     context = min(config.context, loading.context or CONTEXT)
     capacity = place.capacity(context)

@@ -15,11 +15,14 @@ from lingchat.runtime.engine import Runtime
 from lingchat.runtime.loading import Loading
 
 
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+@pytest.fixture(scope="module", params=["fp32", "int8"])
+def runtime(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    """By torch and by native code."""
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_gguf(path, "qwen3", "Q8_0", context=4096)
-    return Runtime(path, Loading(dtype="fp32"))
+    made = Runtime(path, Loading(dtype=request.param))
+    assert made.info.backend.startswith("native" if request.param == "int8" else "torch")
+    return made
 
 
 class Talk:
@@ -101,6 +104,33 @@ def test_a_cancelled_prefill_keeps_its_chunks_and_spoils_nothing(runtime: Runtim
     reply, again, _ = talk.ask(long)
     assert again.reused == 2 * PREFILL_CHUNK["cpu"]
     assert reply == fresh(runtime, long)
+
+
+@pytest.mark.parametrize("kind", [TurnStart, Prefill, Decode])
+def test_a_stopped_reply_is_a_cancelled_one(runtime: Runtime, kind: type[AnyEvent]) -> None:
+    """Native code leaves its operation; torch is asked after each pass."""
+    long = "the cat and the hat and the mat " * 120
+    fine = fresh(runtime, long)
+    runtime.forget()
+    events: list[AnyEvent] = []
+
+    def emit(event: AnyEvent) -> None:
+        events.append(event)
+        if isinstance(event, kind):
+            runtime.stop()
+
+    def cancelled() -> bool:
+        return any(isinstance(event, kind) for event in events)
+
+    sampling = Sampling(temperature=0.0, max_tokens=500)
+    runtime.chat(ChatRequest(messages=(Message("user", long),), sampling=sampling), now_ns(), emit, cancelled)
+    runtime.go_on()
+    assert isinstance(events[-1], TurnEnd) and events[-1].stop == "cancel"
+    assert sum(sum(event.k) for event in events if isinstance(event, Decode)) < 100
+    reply, again, _ = Talk(runtime).ask(long)
+    assert reply == fine
+    # A chunk that was left is not there, one that was done is.
+    assert (again.reused > 0) == (kind is not TurnStart or not runtime.info.backend.startswith("native"))
 
 
 def test_a_cancelled_reply_can_be_continued(runtime: Runtime) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from make_models import write_gguf
-from runtime.helpers import Bench
+from runtime.helpers import NATIVE, Bench
 
 from lingchat.engines.api import Sampling
 from lingchat.runtime.prefix import Prefix
@@ -23,7 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+@pytest.mark.parametrize("dtype", ["fp32", "int8", NATIVE])
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -71,21 +71,21 @@ def test_rejected_rows_leave_no_trace(model: Path) -> None:
 
 
 @pytest.mark.parametrize("count", range(9))
-def test_a_commit_of_any_count_equals_a_fresh_prefill(model: Path, count: int) -> None:
-    bench = Bench(model, width=8)
+@pytest.mark.parametrize("dtype", ["fp32", NATIVE])
+def test_a_commit_of_any_count_equals_a_fresh_prefill(model: Path, count: int, dtype: str) -> None:
+    bench = Bench(model, dtype, width=8)
     rows = [21, 22, 23, 24, 25, 26, 27, 28]
     want = bench.verify_logits([*PROMPT, *rows[:count], 30], 1)[-1]
-    with torch.inference_mode():
-        bench.prefill_logits(PROMPT, 1)
-        bench.model.verify(torch.tensor(rows, dtype=torch.int32), 8, bench.state)
-        bench._commit(count)
-        assert int(bench.state.length) == len(PROMPT) + count
-        logits, _ = bench.model.verify(torch.tensor([30], dtype=torch.int32), 1, bench.state)
-    assert torch.equal(logits[0], want)
+    bench.prefill_logits(PROMPT, 1)
+    bench.verify(rows)
+    bench.commit(count)
+    assert int(bench.state.length) == len(PROMPT) + count
+    assert torch.equal(bench.verify([30])[0], want)
 
 
-def test_the_budget_is_exact_and_an_end_token_ends(model: Path) -> None:
-    bench = Bench(model)
+@pytest.mark.parametrize("dtype", ["fp32", NATIVE])
+def test_the_budget_is_exact_and_an_end_token_ends(model: Path, dtype: str) -> None:
+    bench = Bench(model, dtype)
     text, rounds = bench.reply(PROMPT, 30, 5)
     assert len(text) == 30 and rounds[-1].record.done == 2
     end = text[12]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lingchat.kernels.cpu import structs
-from lingchat.kernels.cpu.library import Native
+from lingchat.kernels.cpu.native import Native
 from lingchat.runtime.ops.protocol import BufferSpec
 
 _BYTES = {"f32": 4, "i32": 4, "cache": 2}

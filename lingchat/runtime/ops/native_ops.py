@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from lingchat.kernels.cpu import structs
-from lingchat.kernels.cpu.library import Native
+from lingchat.kernels.cpu.native import Native
 from lingchat.runtime.ops.native_memory import Buffer, Memory, Result
 from lingchat.runtime.ops.native_program import Machine, NativeProgram
 from lingchat.runtime.ops.native_room import Room, Route, Routes
@@ -132,6 +132,10 @@ class NativeOps:
 
     def weight_bytes(self) -> int:
         return self._packer.nbytes
+
+    def workspace_bytes(self) -> int:
+        """Results and room within operations: what `architectures.workspace` plans."""
+        return self._room.nbytes + sum(routes.nbytes for routes in self._routes.values())
 
     def wait(self) -> None:
         pass

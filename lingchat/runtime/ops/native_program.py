@@ -10,7 +10,7 @@ import ctypes
 from typing import Any, Protocol
 
 from lingchat.kernels.cpu import structs
-from lingchat.kernels.cpu.library import Native
+from lingchat.kernels.cpu.native import Native
 from lingchat.runtime.ops.protocol import Stopped
 
 # From the first of these on a program is carried out to its end: half a commit would be no state at all.

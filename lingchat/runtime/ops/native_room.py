@@ -10,7 +10,7 @@ import ctypes
 from typing import Any
 
 from lingchat.kernels.cpu import structs
-from lingchat.kernels.cpu.library import Native
+from lingchat.kernels.cpu.native import Native
 from lingchat.runtime.ops.native_memory import Memory, Result, Slot
 from lingchat.runtime.ops.protocol import RouteShape
 
@@ -26,6 +26,10 @@ class QuantisedRows:
         self.struct.columns = columns
         self.address = ctypes.addressof(self.struct)
         self._memory: Memory | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._memory is None else self._memory.nbytes
 
     def reserve(self, rows: int) -> None:
         if rows <= self.struct.capacity:
@@ -66,6 +70,12 @@ class Room:
             act = self._acts[columns] = QuantisedRows(self._native, columns)
         act.reserve(rows)
         return act
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held now; what programs keep of smaller rooms before is not counted."""
+        results = sum(slot.memory.nbytes for slot in self._slots.values() if slot.memory is not None)
+        return results + sum(act.nbytes for act in self._acts.values())
 
     def _slot(self, name: str) -> Slot:
         slot = self._slots.get(name)
@@ -114,6 +124,11 @@ class Routes:
         self._hidden.reserve(rows * k)
         self._shared.reserve(rows)
         self._fields({"up": rows * k * inner, "shared_up": rows * shared_inner, "parts": rows * k * self._columns})
+
+    @property
+    def nbytes(self) -> int:
+        acts = (self._act, self._hidden, self._shared)
+        return sum(act.nbytes for act in acts if act is not None) + sum(held.nbytes for held in self._kept.values())
 
     def _fields(self, sizes: dict[str, int]) -> None:
         for name, values in sizes.items():

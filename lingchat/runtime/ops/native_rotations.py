@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_double
 
 from lingchat.kernels.cpu import structs
-from lingchat.kernels.cpu.library import Native
+from lingchat.kernels.cpu.native import Native
 from lingchat.runtime.ops.native_memory import Buffer, Memory
 from lingchat.runtime.ops.protocol import Rotation
 

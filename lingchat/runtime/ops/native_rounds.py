@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lingchat.kernels.cpu import structs
-from lingchat.kernels.cpu.library import Native
+from lingchat.kernels.cpu.native import Native
 from lingchat.runtime.ops.native_memory import Memory
 from lingchat.runtime.ops.protocol import Cursor, RoundRecord, SamplerSpec
 

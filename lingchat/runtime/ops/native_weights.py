@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typing import Any
 from lingchat.errors import ModelFileError
 from lingchat.kernels.blocks import BLOCKS, FP8_BLOCK, SCALED
 from lingchat.kernels.cpu import structs
-from lingchat.kernels.cpu.library import Native
+from lingchat.kernels.cpu.native import Native
 from lingchat.runtime.ops.native_memory import Arena, Memory
 from lingchat.runtime.ops.protocol import LatentShape, RawTensor
 
@@ -263,7 +264,7 @@ def _floats(raw: RawTensor) -> bytes:
     if raw.type == "F32":
         return bytes(data)
     if raw.type == "F16":
-        return array("f", memoryview(bytes(data)).cast("e").tolist()).tobytes()
+        return array("f", struct.unpack(f"<{len(data) // 2}e", data)).tobytes()
     if raw.type == "BF16":  # the upper half of an fp32
         wide = bytearray(2 * len(data))
         wide[2::4], wide[3::4] = data[0::2], data[1::2]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from make_models import FAMILIES, write_gguf, write_hf
-from runtime.helpers import Bench
+from runtime.helpers import NATIVE, Bench
 
 IDS = [int(i) for i in torch.randint(3, 300, (70,), generator=torch.Generator().manual_seed(9))]
 
@@ -39,7 +39,7 @@ def test_gguf_logits_equal_transformers(family: str, qtype: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+@pytest.mark.parametrize("dtype", ["fp32", "int8", NATIVE])
 def test_row_zero_has_the_bits_of_a_single_row(family: str, dtype: str, tmp_path: Path) -> None:
     write_gguf(tmp_path / "model.gguf", family, "Q8_0")
     bench = Bench(tmp_path / "model.gguf", dtype)

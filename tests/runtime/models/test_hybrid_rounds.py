@@ -14,7 +14,7 @@ import torch
 from ling_cases import distance, ids_of
 from ling_reference import KDALayer, MLALayer, Reference
 from make_ling import Tiny, kimi_config, ling_config, looping_tensors, write_kimi_gguf, write_ling_gguf
-from runtime.helpers import Bench
+from runtime.helpers import NATIVE, Bench
 
 from lingchat.engines.api import Sampling
 from lingchat.runtime.ops.protocol import KDACache, LatentCache
@@ -68,8 +68,8 @@ def prefilled(bench: Bench, ids: list[int], chunk: int) -> Places:
     for start in range(0, len(ids), chunk):
         part = ids[start : start + chunk]
         poison(bench)
-        bench.model.prefill(torch.tensor(part, dtype=torch.int32), len(part), bench.state)
-        bench._commit(len(part))
+        bench.prefill(part)
+        bench.commit(len(part))
     return kept(bench)
 
 
@@ -77,8 +77,8 @@ def prefilled(bench: Bench, ids: list[int], chunk: int) -> Places:
 def verified(bench: Bench, rows: list[int], count: int) -> torch.Tensor:
     """`rows` over poisoned buffers, `count` of them committed; their logits."""
     poison(bench)
-    logits, _ = bench.model.verify(torch.tensor(rows, dtype=torch.int32), len(rows), bench.state)
-    bench._commit(count)
+    logits = bench.verify(rows)
+    bench.commit(count)
     return logits
 
 
@@ -120,21 +120,18 @@ def test_a_commit_of_none_changes_nothing(tiny: Tiny) -> None:
         assert equal(kept(bench), before), rows
     # A pass of more than W rows can be taken back as a whole.
     poison(bench)
-    with torch.inference_mode():
-        bench.model.prefill(torch.tensor(ids_of(33, 5), dtype=torch.int32), 33, bench.state)
-        bench._commit(0)
+    bench.prefill(ids_of(33, 5))
+    bench.commit(0)
     assert equal(kept(bench), before)
 
 
 def test_a_pass_reads_the_committed_state_and_never_writes_it(tiny: Tiny) -> None:
     bench = Bench(tiny.path, width=W)
     before = prefilled(bench, PROMPT, 64)
-    with torch.inference_mode():
-        for rows in (1, W, 40):
-            poison(bench)
-            ids = torch.tensor(ids_of(rows, rows), dtype=torch.int32)
-            bench.model.verify(ids, rows, bench.state)
-            assert equal(kept(bench), before), rows
+    for rows in (1, W, 40):
+        poison(bench)
+        bench.verify(ids_of(rows, rows))
+        assert equal(kept(bench), before), rows
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, W, W + 1, 40, 63, 64, 65])
@@ -175,7 +172,7 @@ def looping(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         Sampling(temperature=0.7, repetition_penalty=1.3),
     ],
 )
-@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+@pytest.mark.parametrize("dtype", ["fp32", "int8", NATIVE])
 def test_drafting_never_changes_the_text(looping: Path, dtype: str, sampling: Sampling) -> None:
     bench = Bench(looping, dtype, width=W)
     plain, rounds = bench.reply(REPEATING, 40, 0, sampling)
