@@ -1,6 +1,7 @@
 // All operations for one instruction set: included once by each isa_*.cpp, inside its namespace.
 #include "simd.h"
 
+#include "rows.h"
 #include "products.h"
 
 #include "ops_dense.h"

@@ -1,0 +1,79 @@
+// Rows of activations: the scale of a norm, and eight bits with a scale a block of 32 columns.
+//
+// A row's numbers depend on nothing but the row. Included inside an ISA's namespace, after simd.h.
+
+// 1 / sqrt(mean(x^2) + eps): 32 lanes of sums, (0 + 1) + (2 + 3), then sum8.
+static float rms_scale(const float* x, int64_t columns, double eps) {
+  V8 s0 = zero8(), s1 = zero8(), s2 = zero8(), s3 = zero8();
+  int64_t k = 0;
+  for (; k + 32 <= columns; k += 32) {
+    V8 a = load8(x + k), b = load8(x + k + 8), c = load8(x + k + 16), d = load8(x + k + 24);
+    s0 = s0 + a * a;
+    s1 = s1 + b * b;
+    s2 = s2 + c * c;
+    s3 = s3 + d * d;
+  }
+  if (k < columns) {
+    float rest[32] = {0};
+    memcpy(rest, x + k, (size_t)(columns - k) * 4);
+    V8 a = load8(rest), b = load8(rest + 8), c = load8(rest + 16), d = load8(rest + 24);
+    s0 = s0 + a * a;
+    s1 = s1 + b * b;
+    s2 = s2 + c * c;
+    s3 = s3 + d * d;
+  }
+  float mean = sum8((s0 + s1) + (s2 + s3)) / (float)columns;
+  return 1.0f / sqrtf(mean + (float)eps);
+}
+
+// 32 values -> block `at` of `act`, counted from its first row's first.
+static inline void quantize_block(const float* x, Act& act, int64_t at) {
+  V8 a = load8(x), b = load8(x + 8), c = load8(x + 16), d = load8(x + 24);
+  const float largest = largest8(max8(max8(abs8(a), abs8(b)), max8(abs8(c), abs8(d))));
+  const float scale = largest / 127.0f;
+  const V8 inverse = all8(largest > 0.0f ? 127.0f / largest : 0.0f);
+  a = round8(a * inverse);
+  b = round8(b * inverse);
+  c = round8(c * inverse);
+  d = round8(d * inverse);
+  int8_t* q = act.q + at * BLOCK;
+  store_int8s8(q, a);
+  store_int8s8(q + 8, b);
+  store_int8s8(q + 16, c);
+  store_int8s8(q + 24, d);
+  const int32_t first = (int32_t)sum8(a + b), last = (int32_t)sum8(c + d);  // whole numbers: exact
+  act.half[at * 2] = first;
+  act.half[at * 2 + 1] = last;
+  act.d[at] = scale;
+  act.s[at] = scale * (float)(first + last);
+}
+
+// Blocks [begin, end) of a row of `columns` values: x, or x * scale * weight where there is a weight.
+static void quantize_row_scaled(const float* x, float scale, const float* weight, int64_t columns, Act& act, int64_t row,
+                                int64_t begin, int64_t end) {
+  const V8 factor = all8(scale);
+  const int64_t first = row * blocks_of(columns);
+  for (int64_t b = begin; b < end; b++) {
+    const int64_t left = columns - b * BLOCK;
+    float in[BLOCK] = {0}, by[BLOCK] = {0};
+    const float* values = x + b * BLOCK;
+    const float* weights = weight ? weight + b * BLOCK : nullptr;
+    if (left < BLOCK) {
+      memcpy(in, values, (size_t)left * 4);
+      values = in;
+      if (weight) {
+        memcpy(by, weights, (size_t)left * 4);
+        weights = by;
+      }
+    }
+    if (weight) {
+      for (int i = 0; i < BLOCK; i += 8) store8(in + i, (load8(values + i) * factor) * load8(weights + i));
+      values = in;
+    }
+    quantize_block(values, act, first + b);
+  }
+}
+
+static inline void quantize_row(const float* x, int64_t columns, Act& act, int64_t row, int64_t begin, int64_t end) {
+  quantize_row_scaled(x, 1.0f, nullptr, columns, act, row, begin, end);
+}
