@@ -13,12 +13,12 @@ constexpr int TILE = 8;  // rows of activations that meet an unpacked block
 
 // What is taken from a weight, whether it has an offset, scales a block, bytes of a block's weights.
 template <int KIND> struct Traits;
-template <> struct Traits<W8> { enum { zero = 0, offset = 0, halves = 1, weights = 512 }; };
-template <> struct Traits<W4Z> { enum { zero = 8, offset = 0, halves = 1, weights = 256 }; };
-template <> struct Traits<W4M> { enum { zero = 0, offset = 1, halves = 1, weights = 256 }; };
-template <> struct Traits<W5Z> { enum { zero = 16, offset = 0, halves = 1, weights = 320 }; };
-template <> struct Traits<W5M> { enum { zero = 0, offset = 1, halves = 1, weights = 320 }; };
-template <> struct Traits<W6> { enum { zero = 32, offset = 0, halves = 2, weights = 384 }; };
+template <> struct Traits<W8> { enum { zero = 0, offset = 0, weights = 512 }; };
+template <> struct Traits<W4Z> { enum { zero = 8, offset = 0, weights = 256 }; };
+template <> struct Traits<W4M> { enum { zero = 0, offset = 1, weights = 256 }; };
+template <> struct Traits<W5Z> { enum { zero = 16, offset = 0, weights = 320 }; };
+template <> struct Traits<W5M> { enum { zero = 0, offset = 1, weights = 320 }; };
+template <> struct Traits<W6> { enum { zero = 32, offset = 0, weights = 384 }; };
 
 #if defined(LC_AVX512)
 #include "blocks_avx512.h"

@@ -31,7 +31,7 @@ static inline void quantize_block(const float* x, Act& act, int64_t at) {
   V8 a = load8(x), b = load8(x + 8), c = load8(x + 16), d = load8(x + 24);
   const float largest = largest8(max8(max8(abs8(a), abs8(b)), max8(abs8(c), abs8(d))));
   const float scale = largest / 127.0f;
-  const V8 inverse = all8(largest > 0.0f ? 127.0f / largest : 0.0f);
+  const V8 inverse = all8(largest > 1e-36f ? 127.0f / largest : 0.0f);  // a smaller one has no finite inverse
   a = round8(a * inverse);
   b = round8(b * inverse);
   c = round8(c * inverse);
