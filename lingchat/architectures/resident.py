@@ -77,24 +77,30 @@ def _native_bytes(
         shapes = dense_names.expected_shapes(config)
     else:
         shapes = hybrid_names.expected_shapes(config, mtp=mtp)
-    total = 0
-    for name, shape in shapes.items():
-        *front, rows, columns = (1, *shape)
-        if len(shape) == 1 or name.endswith("_conv.weight"):
-            total += math.prod(shape) * FP32
-        elif name.endswith("router.weight"):
-            total += _panels(structs.F32, rows, columns)
-        elif isinstance(config, HybridConfig) and name.endswith(_LATENT_UP):
-            mla = config.mla
-            keys, values = _panels(structs.F16, mla.kv_rank, mla.nope), _panels(structs.F16, mla.value, mla.kv_rank)
-            total += mla.heads * sum(
-                each for part, each in (("k_b", keys), ("v_b", values)) if part in name or "kv_b" in name
-            )
-        else:
-            type_ = None if types is None else types[name]
-            bits = None if stored is None else 8 * stored[name] / math.prod(shape)
-            total += math.prod(front) * _panels(_native_kind(config, type_, bits), rows, columns)
-    return total
+    return sum(
+        native_tensor_bytes(
+            config, name, shape, None if types is None else types[name], None if stored is None else stored[name]
+        )
+        for name, shape in shapes.items()
+    )
+
+
+def native_tensor_bytes(
+    config: DenseConfig | HybridConfig, name: str, shape: tuple[int, ...], type_: str | None, stored: int | None = None
+) -> int:
+    """One tensor's, of a file's `type_`, or where that is not known, of `stored` bytes."""
+    *front, rows, columns = (1, *shape)
+    if len(shape) == 1 or name.endswith("_conv.weight"):
+        return math.prod(shape) * FP32
+    if name.endswith("router.weight"):
+        return _panels(structs.F32, rows, columns)
+    if isinstance(config, HybridConfig) and name.endswith(_LATENT_UP):
+        mla = config.mla
+        keys, values = _panels(structs.F16, mla.kv_rank, mla.nope), _panels(structs.F16, mla.value, mla.kv_rank)
+        parts = (("k_b_proj", keys), ("v_b_proj", values))
+        return mla.heads * sum(each for part, each in parts if part in name or "kv_b_proj" in name)
+    bits = None if stored is None else 8 * stored / math.prod(shape)
+    return math.prod(front) * _panels(_native_kind(config, type_, bits), rows, columns)
 
 
 def _native_kind(config: DenseConfig | HybridConfig, type_: str | None, bits: float | None) -> int:

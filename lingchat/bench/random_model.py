@@ -19,6 +19,7 @@ from lingchat.architectures.hybrid import HybridConfig
 from lingchat.architectures.hybrid_names import is_routed_expert
 from lingchat.architectures.known import KNOWN
 from lingchat.architectures.read import ModelConfig, expected_shapes, hf_config_alone
+from lingchat.architectures.resident import native_tensor_bytes
 from lingchat.bench.job import DTYPES
 from lingchat.errors import UsageError
 from lingchat.kernels import random_weights
@@ -109,15 +110,18 @@ class RandomModel:
     def stored_bytes(self, name: str) -> int:
         return random_weights.stored_bytes(self.stored_type(name), self._shapes[name])
 
-    def bytes_per_token(self) -> int:
+    def bytes_per_token(self, *, native: bool = False) -> int:
         """Bytes that a decoded token must read: all but the embedding's table, and of the experts the chosen alone.
 
-        As they are stored, or for int8 as they are packed: a byte a value and a scale of two a row.
+        As they are stored, or for int8 as they are packed: by torch a byte a value and a scale of two a row, by
+        `native` code in its panels.
         """
         total = 0.0
         for name, shape in self._shapes.items():
             nbytes = self.stored_bytes(name)
-            if self.dtype == "int8" and self.stored_type(name) == "BF16" and not name.endswith(".router.weight"):
+            if native:
+                nbytes = native_tensor_bytes(self.config, name, shape, self.stored_type(name))
+            elif self.dtype == "int8" and self.stored_type(name) == "BF16" and not name.endswith(".router.weight"):
                 nbytes = nbytes // 2 + 2 * nbytes // (2 * shape[-1])
             total += nbytes * share(self.config, name)
         return round(total)

@@ -1,7 +1,8 @@
 """One measurement: a shape with random weights through the real plan, model, state, driver and rounds.
 
-Nothing is measured that a chat would not run: `check_fits` before anything is allocated, `registry.build`, prefill in
-chunks, rounds by the eager driver. Rounds have one row and no drafts: random text repeats nothing. Knows no output.
+Nothing is measured that a chat would not run: `check_fits` before anything is allocated, the back end that would serve,
+`registry.build`, prefill in chunks, rounds by its driver. Rounds have one row and no drafts: random text repeats
+nothing. The weights are made by torch, whatever computes with them. Knows no output.
 """
 
 from __future__ import annotations
@@ -20,24 +21,28 @@ import torch
 
 from lingchat.architectures.plan import MemoryPlan, check_fits, plan
 from lingchat.architectures.read import ModelConfig
-from lingchat.architectures.usual import CACHE_BYTES, PREFILL_CHUNK
+from lingchat.architectures.usual import Place
 from lingchat.bench import roof as roofs
 from lingchat.bench.job import SCHEMA_VERSION, Job
 from lingchat.bench.peak import PeakWatch
 from lingchat.bench.random_model import RandomModel, shape_config
 from lingchat.engines.api import Sampling
 from lingchat.errors import DoesNotFit, EngineError, UsageError
-from lingchat.events import Engine, now_ns
+from lingchat.events import AnyEvent, Engine, Warn, now_ns
+from lingchat.kernels.cpu.native import Native
+from lingchat.kernels.cpu.structs import PANEL
 from lingchat.kernels.devices import choose_device
 from lingchat.machine import processor_name
 from lingchat.notes import Notes
+from lingchat.runtime.backends import find_native, open_ops
 from lingchat.runtime.drafts.lookup import LookupDrafter
 from lingchat.runtime.drafts.width import Width
-from lingchat.runtime.drivers.eager import EagerDriver
+from lingchat.runtime.drivers.base import Driver
+from lingchat.runtime.drivers.recorded import driver_for
 from lingchat.runtime.loading import choose_dtype, free_bytes
 from lingchat.runtime.models.base import Model
 from lingchat.runtime.models.registry import build
-from lingchat.runtime.ops.torch_ops import TorchOps
+from lingchat.runtime.ops.protocol import Ops
 from lingchat.runtime.rounds import Rounds
 from lingchat.runtime.state import State
 from lingchat.runtime.threads import choose_threads
@@ -52,10 +57,10 @@ PACKAGES = ("lingchat", "torch", "triton", "fla-core")
 class _Bench:
     """What is loaded."""
 
-    ops: TorchOps
+    ops: Ops
     model: Model
     state: State
-    driver: EagerDriver
+    driver: Driver
     rounds: Rounds
 
 
@@ -64,11 +69,13 @@ def run(job: Job, notes: Notes) -> dict[str, Any]:
     """Measure `job`, telling `notes` how far it is. Raises a LingchatError when it cannot be run here."""
     device, dtype = _device(job)
     config = shape_config(job.shape, job.layers)
+    native = find_native(config, device, dtype, lambda event: _tell(notes, event))
+    place = Place(device, native=native is not None)
     weights = RandomModel(config, dtype, seed=job.seed, device=device, on_tensor=_progress(notes, job.shape))
     capacity = job.prompt + job.new + 1
-    chunk = min(PREFILL_CHUNK[device], job.prompt)
+    chunk = min(place.chunk, job.prompt)
     free = free_bytes(device)
-    memory = _fitting_plan(job, weights, capacity, device, chunk, free)
+    memory = _fitting_plan(job, weights, capacity, place, chunk, free)
     threads = choose_threads(job.threads)
     torch.set_num_threads(threads)
     notes.say("measuring how fast this memory can be read")
@@ -78,7 +85,7 @@ def run(job: Job, notes: Notes) -> dict[str, Any]:
     peak = PeakWatch(device)
     notes.say(f"making {weights.parameters / 1e9:.2f} billion random weights ({dtype}, seed {job.seed})")
     begin = time.perf_counter()
-    bench = _load(weights, dtype, device, capacity, chunk)
+    bench = _load(weights, native, place, dtype, threads, memory.context, chunk)
     load_s = time.perf_counter() - begin
     notes.clear()
     load_peak = peak.bytes()
@@ -96,7 +103,7 @@ def run(job: Job, notes: Notes) -> dict[str, Any]:
     ends, tokens = _decode(bench)
     run_peak = peak.bytes()
     decode = _decode_facts(ends, tokens) | {"logits_std": _check_logits(bench)}
-    a_token = weights.bytes_per_token()
+    a_token = weights.bytes_per_token(native=place.native)
     return {
         "schema_version": SCHEMA_VERSION,
         "benchmark": "bench",
@@ -135,7 +142,12 @@ def _device(job: Job) -> tuple[str, str]:
     return device, choose_dtype(job.dtype, device, job.dtype if job.dtype in ("fp8", "int4") else "none")
 
 
-def _fitting_plan(job: Job, weights: RandomModel, capacity: int, device: str, chunk: int, free: int) -> MemoryPlan:
+def _tell(notes: Notes, event: AnyEvent) -> None:
+    if isinstance(event, Warn):
+        notes.say(event.message)
+
+
+def _fitting_plan(job: Job, weights: RandomModel, capacity: int, place: Place, chunk: int, free: int) -> MemoryPlan:
     """What it will take. Raises UsageError or DoesNotFit where that is more than the model or the machine holds."""
     if capacity > weights.config.context:
         said = f"--prompt {job.prompt} and --new {job.new} are {capacity} tokens"
@@ -143,11 +155,13 @@ def _fitting_plan(job: Job, weights: RandomModel, capacity: int, device: str, ch
     memory = plan(
         weights.config,
         weights.dtype,
-        capacity,
+        -(-capacity // PANEL) * PANEL if place.native else capacity,
         rows=chunk,
-        kv_bytes=CACHE_BYTES[device],
+        kv_bytes=place.cache_bytes,
         width=1,
         stored={name: weights.stored_bytes(name) for name in weights.names()},
+        types={name: weights.stored_type(name) for name in weights.names()},
+        native=place.native,
     )
     try:
         check_fits(memory, free)
@@ -156,13 +170,15 @@ def _fitting_plan(job: Job, weights: RandomModel, capacity: int, device: str, ch
     return memory
 
 
-def _load(weights: RandomModel, dtype: str, device: str, capacity: int, chunk: int) -> _Bench:
-    ops = TorchOps(dtype, device)
+def _load(
+    weights: RandomModel, native: Native | None, place: Place, dtype: str, threads: int, capacity: int, chunk: int
+) -> _Bench:
+    ops = open_ops(native, place.device, dtype, threads)
     model = build(weights, ops)
     drafter = LookupDrafter(ops)
-    state = State(model.state_spec(capacity), drafter.state_spec(capacity), ops, CACHE_BYTES[device], width=1)
+    state = State(model.state_spec(capacity), drafter.state_spec(capacity), ops, place.cache_bytes, width=1)
     rounds = Rounds(ops, model, state, drafter, 1, chunk)
-    return _Bench(ops, model, state, EagerDriver(ops, rounds), rounds)
+    return _Bench(ops, model, state, driver_for(ops, rounds), rounds)
 
 
 def _prompt(job: Job, config: ModelConfig) -> list[int]:
@@ -208,10 +224,11 @@ def _decode_facts(ends: Sequence[int], tokens: Sequence[int]) -> dict[str, Any]:
 
 def _check_logits(bench: _Bench) -> float:
     """The spread of the last row's logits. Raises EngineError when one is no number: then nothing here counts."""
-    logits, _ = bench.model.verify(bench.rounds.row_ids, 1, bench.state)
+    raw = bench.ops.read(bench.rounds.try_rows(1))
+    logits = torch.frombuffer(bytearray(raw), dtype=torch.float32)
     if not bool(torch.isfinite(logits).all()):
         raise EngineError("The logits are not finite, so the figures mean nothing: please report this as a bug.")
-    return float(logits.float().std())
+    return float(logits.std())
 
 
 def _memory(memory: MemoryPlan, bench: _Bench, peaks: dict[str, int | None], how: str) -> dict[str, Any]:

@@ -79,9 +79,9 @@ class Rounds:
         # Where the host does not know how many there are, it still knows the limit.
         return min(self._ops.draft_rows(self.cursor, self._draft, self._ids), limit + 1)
 
-    def try_rows(self, n_rows: int) -> None:
-        """Run the model over so many rows and keep nothing: to see what it costs."""
-        self._model.verify(self._ids, n_rows, self.state)
+    def try_rows(self, n_rows: int) -> Buffer:
+        """Run the model over so many rows and keep nothing, to see what it costs; their logits."""
+        return self._model.verify(self._ids, n_rows, self.state)[0]
 
     def verify(self, n_rows: int) -> None:
         """Run the model over anchor and drafts, keep what holds, make it permanent, hand it to the ring."""

@@ -16,6 +16,8 @@ from lingchat.bench import random_model
 from lingchat.bench import run as bench_run
 from lingchat.bench.job import DTYPES, SHAPES
 
+pytestmark = pytest.mark.usefixtures("native_library")
+
 SHORT = ["--device", "cpu", "--prompt", "24", "--new", "6", "--threads", "1"]
 
 
@@ -50,6 +52,7 @@ def test_every_form_runs_and_says_what_it_is(capsys: pytest.CaptureFixture[str],
     result = measured(capsys, "--shape", shape, "--dtype", dtype)
     assert result["provenance"] == "random weights"
     assert (result["shape"], result["dtype"], result["device"]["kind"]) == (shape, dtype, "cpu")
+    assert result["backend"].startswith("native " if dtype == "int8" else "torch ")
     assert result["layers"] == result["layers_of_shape"] == TINY[shape]["num_hidden_layers"]
     prefill, decode, memory = result["prefill"], result["decode"], result["memory"]
     assert prefill["tokens"] == 24
