@@ -106,6 +106,11 @@ class Runtime:
             except Stopped:
                 return True
 
+    def seconds(self, n_rows: int) -> float:
+        """Seconds of one pass over so many rows behind what is computed. Nothing of it is kept: for measurements."""
+        with self._ops.session():
+            return self._driver.seconds(n_rows)
+
     def stop(self) -> None:
         """From any thread: what is being computed is not wanted any more. `chat` ends as a cancelled one does."""
         self._ops.stop()
