@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from lingchat.architectures.dense import DenseConfig
 from lingchat.architectures.dense_names import expected_shapes, gguf_name, hf_name
 from lingchat.architectures.hybrid import HybridConfig
@@ -29,8 +31,7 @@ _SCALE_TYPES = {"F8_E4M3": ("F32", "BF16"), "I4": ("F32", "BF16", "F16")}
 _FLOATS = ("F32", "F16", "BF16")
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """Where a canonical tensor lies. `info` has the type that decodes it and the canonical shape; `scales` too."""
 
     info: TensorInfo

@@ -6,28 +6,26 @@ Knows no tensors and no back end: an element of the cache has a number of bytes 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 FP32 = 4  # bytes
 
 
-@dataclass(frozen=True)
-class KeyValueRows:
+class KeyValueRows(msgspec.Struct, frozen=True):
     """Attention: a key and a value row a token and KV head."""
 
     kv_heads: int
     head_dim: int
 
 
-@dataclass(frozen=True)
-class LatentRows:
+class LatentRows(msgspec.Struct, frozen=True):
     """MLA: one row a token, the normed latent and the rotated shared key side by side."""
 
     width: int
 
 
-@dataclass(frozen=True)
-class Recurrent:
+class Recurrent(msgspec.Struct, frozen=True):
     """KDA: a state [heads, key_dim, value_dim] in fp32, and the last `taps - 1` inputs of its convolutions."""
 
     heads: int

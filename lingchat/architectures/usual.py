@@ -5,7 +5,7 @@ The engine takes its numbers from here; who only tells what it would do needs no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from lingchat.architectures.dense import DenseConfig
 from lingchat.architectures.hybrid import Quantization
@@ -24,8 +24,7 @@ _NATIVE_HEAD = 256  # dimensions of an attention head at most, and whole vectors
 WIDTH = 8  # rows of a round at most, which cost about two single ones on a CPU
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a model is computed: "cpu" or "cuda", and whether by native code or by torch."""
 
     device: str

@@ -12,9 +12,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 Source = Literal["lingchat", "ollama", "lmstudio", "llama.cpp", "huggingface"]
 
@@ -24,8 +25,7 @@ MAX_MANIFEST = 1 << 20
 _PART = re.compile(r"^(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A model of another program, in place. `why_not` is what its program's own files already tell against it."""
 
     name: str  # what `-m` takes

@@ -15,9 +15,10 @@ import mmap
 import re
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from lingchat.catalog.header_checks import (
     DAMAGED,
@@ -51,8 +52,7 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 
 
-@dataclass(frozen=True)
-class GGUFHeader:
+class GGUFHeader(msgspec.Struct, frozen=True):
     """A GGUF model: one file, or all parts of a split one. `metadata` is the first part's."""
 
     path: Path
@@ -62,8 +62,7 @@ class GGUFHeader:
     parts: tuple[Path, ...]
 
 
-@dataclass(frozen=True)
-class SafetensorsHeader:
+class SafetensorsHeader(msgspec.Struct, frozen=True):
     """A folder with `config.json` and safetensors files: one, or the shards that its index names."""
 
     folder: Path

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from lingchat.catalog import fetch, hub, own
 from lingchat.catalog.find import Found, find
@@ -21,8 +22,7 @@ from lingchat.errors import ModelFileError, ModelNotFound, UsageError
 __all__ = ["Progress", "ResolvedModel", "Row", "list_models", "resolve"]
 
 
-@dataclass(frozen=True)
-class ResolvedModel:
+class ResolvedModel(msgspec.Struct, frozen=True):
     """Where a model lies and what the header calls it. `path` is a .gguf file (or Ollama's blob) or a folder."""
 
     path: Path
@@ -31,8 +31,7 @@ class ResolvedModel:
     source: str  # "default", "path", "lingchat", "ollama", "lmstudio", "llama.cpp", "huggingface"
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One model of the list. `path` may not exist: the default before it is fetched, an added one that was moved."""
 
     name: str
@@ -210,8 +209,7 @@ def _near(name: str, rows: list[Row]) -> str:
 # Adding and removing
 
 
-@dataclass(frozen=True)
-class Added:
+class Added(msgspec.Struct, frozen=True):
     name: str
     path: Path
     stored: bool  # a copy in lingchat's own folder; otherwise it stays where it is

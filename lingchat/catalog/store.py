@@ -17,9 +17,10 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
+
+import msgspec
 
 from lingchat.errors import Cancelled, DiskError, ModelFileError
 
@@ -30,8 +31,7 @@ LOCK = ".lock"
 WORK = ".work-"  # beside the target, so that the final rename never crosses a file system
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     """How far a model is on its way. `total` is 0 while unknown; both are bytes."""
 
     phase: Phase

@@ -6,8 +6,9 @@ Says what is wrong before anything large is allocated. Knows no requests.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from lingchat import events
 from lingchat.architectures.hybrid import Quantization
@@ -32,8 +33,7 @@ DTYPES = ("int8", "fp32", "bf16", "fp8", "int4")
 Emit = Callable[[AnyEvent], None]
 
 
-@dataclass(frozen=True)
-class Loading:
+class Loading(msgspec.Struct, frozen=True):
     """How to load: `dtype` None lets the device decide (int8 on a CPU, bf16 on a GPU, or what a quantised file holds).
 
     `fp32_gate`: routers keep fp32 weights; without it they are bf16 with fp32 sums, as fast implementations have them.
@@ -48,8 +48,7 @@ class Loading:
     fp32_gate: bool = True
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     weights: Weights
     formats: Formats
     ops: Ops

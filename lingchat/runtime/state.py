@@ -7,7 +7,7 @@ only where it stands, or where a snapshot was kept. Imports neither torch nor nu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from lingchat.architectures import states
 from lingchat.architectures.states import KeyValueRows, LatentRows, LayerState, Recurrent
@@ -16,8 +16,7 @@ from lingchat.runtime.ops.protocol import Buffer, BufferSpec, KDACache, KVCache,
 LayerCache = KVCache | LatentCache | KDACache
 
 
-@dataclass(frozen=True)
-class StateSpec:
+class StateSpec(msgspec.Struct, frozen=True):
     """What a model or a drafter keeps for a sequence: each layer's state, and rows for `capacity` tokens."""
 
     layers: tuple[LayerState, ...]
@@ -27,8 +26,7 @@ class StateSpec:
         return self.capacity * states.cache_bytes_per_token(self.layers, element_bytes)
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """A place that generation can go back to: `length` committed rows, of the target and of the drafter alike.
 
     `slot`: which of the state's copies holds the recurrent states of that place; None where there are none to hold.

@@ -10,9 +10,8 @@ Pure Python: it is told costs and calls a function that sets the number.
 from __future__ import annotations
 
 import os
-import statistics
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from lingchat.errors import UsageError
@@ -71,7 +70,7 @@ class Threads:
         if self.count == 1:
             self._rest -= 1
             if self._rest <= 0:
-                self._single = statistics.median(self._window)
+                self._single = _median(self._window)
                 self._switch(self.most)
         elif self._too_slow():
             self._rest, self._patience = self._patience, min(2 * self._patience, _MOST_PATIENCE)
@@ -82,9 +81,16 @@ class Threads:
     def _too_slow(self) -> bool:
         seen = self._window
         far = len(seen) >= _FEW and min(list(seen)[-_FEW:]) > _FAR_WORSE * self._single
-        return far or (len(seen) == _WINDOW and statistics.median(seen) > _WORSE * self._single)
+        return far or (len(seen) == _WINDOW and _median(seen) > _WORSE * self._single)
 
     def _switch(self, count: int) -> None:
         self.count = count
         self._window.clear()
         self._use(count)
+
+
+def _median(values: Iterable[float]) -> float:
+    """Of an odd or even number of them; the standard library's comes with more than a start should wait for."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

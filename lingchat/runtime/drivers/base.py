@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from lingchat.runtime.drafts.width import Width
 from lingchat.runtime.ops.protocol import RoundRecord
@@ -12,8 +13,7 @@ from lingchat.runtime.rounds import Rounds
 from lingchat.runtime.threads import Threads
 
 
-@dataclass(frozen=True)
-class TimedRound:
+class TimedRound(msgspec.Struct, frozen=True):
     """A round and its times: the end on the monotonic clock, the parts in nanoseconds."""
 
     record: RoundRecord

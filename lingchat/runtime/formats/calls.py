@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from lingchat.runtime.formats.markers import (
     CALL_CLOSE,
@@ -37,8 +38,7 @@ _FENCE_WORD = re.compile(r"[^\n{\[`]*")
 _SECTION_ID = re.compile(r"(?:functions\.)?([^\s<>{}\[\]\"]+?)(?::\d+)?")
 
 
-@dataclass(frozen=True)
-class CallForm:
+class CallForm(msgspec.Struct, frozen=True):
     """One way to write calls.
 
     `openers` begin it; `read` reads from the opener on and gives the calls, or None for what is no call.

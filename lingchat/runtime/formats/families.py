@@ -6,7 +6,8 @@ One row a family. Knows markers, forms and templates; must not know files or tok
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from lingchat.runtime.formats.calls import BARE_JSON, FENCED_JSON, PAIRS, SECTION, TAGGED_JSON, CallForm
 from lingchat.runtime.formats.own_templates import CHATML, KIMI, LING
@@ -14,8 +15,7 @@ from lingchat.runtime.formats.own_templates import CHATML, KIMI, LING
 _JSON_CALLS = (TAGGED_JSON, FENCED_JSON, BARE_JSON)
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """A family is known by its `marks`: all of them are in the vocabulary, or all in the template.
 
     `calls` are the forms in which it writes tool calls. `template` is of our own wording, for checkpoints without one.

@@ -7,9 +7,9 @@ refused by name. Where the file is silent, llama.cpp's defaults hold. Knows meta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as RustTokenizer
 
@@ -62,7 +62,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         backend = SpmBackend(tokens, types, scores, space_prefix=space)
         add_bos = True
     vocabulary = _vocabulary(metadata, tokens, types, add_bos)
-    return Tokenizer(backend, replace(vocabulary, normalization=normalization))
+    return Tokenizer(backend, msgspec.structs.replace(vocabulary, normalization=normalization))
 
 
 class BytePairBackend:

@@ -5,12 +5,12 @@ Knows no tokens, no templates and no markers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
 
-@dataclass(frozen=True)
-class ToolCall:
+
+class ToolCall(msgspec.Struct, frozen=True):
     """One call that the model made, complete and well-formed. Whether such a tool exists is the caller's matter.
 
     `arguments` are values by name, in the order in which the model wrote them. `id` is the model's own name for the
@@ -18,7 +18,7 @@ class ToolCall:
     """
 
     name: str
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     id: str = ""
 
 

@@ -7,8 +7,7 @@ Knows names and patterns only, no vocabularies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 from lingchat.errors import UnsupportedModel
@@ -27,8 +26,7 @@ _CASED = rf"[^\r\n\p{{L}}\p{{N}}]?(?:{_UPPER}*{_LOWER}+|{_UPPER}+{_LOWER}*){_CON
 _KIMI = rf"\p{{Han}}+|{_CASED}|\p{{N}}{{1,3}}|{_REST}"
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(msgspec.Struct, frozen=True):
     """One family's split: patterns applied one after another, each cutting the pieces of the one before."""
 
     patterns: tuple[str, ...]

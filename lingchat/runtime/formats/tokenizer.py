@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from lingchat.runtime.formats.detokenize import Detokenizer
 from lingchat.runtime.formats.markers import REPLY_MARKERS
@@ -41,8 +42,7 @@ class Backend(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(msgspec.Struct, frozen=True):
     """What a model file says about its tokens.
 
     `control` are the special tokens by text. `size` counts the ids that may be chosen: a head can have more rows.
@@ -54,7 +54,7 @@ class Vocabulary:
     size: int
     bos_id: int | None = None
     eos_ids: frozenset[int] = frozenset()
-    named: Mapping[str, str] = field(default_factory=dict)  # bos_token, eos_token ... as templates call them
+    named: Mapping[str, str] = msgspec.field(default_factory=dict)  # bos_token, eos_token ... as templates call them
     add_bos: bool = False
     add_eos: bool = False
     strips_left: frozenset[int] = frozenset()

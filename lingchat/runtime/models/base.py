@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from lingchat.runtime.ops.protocol import Buffer
 from lingchat.runtime.state import State, StateSpec
 
 
-@dataclass(frozen=True)
-class Taps:
+class Taps(msgspec.Struct, frozen=True):
     """What a drafter may learn from a pass: raw residuals [T, d] after the asked layers, the final normed hidden."""
 
     residuals: tuple[Buffer, ...]

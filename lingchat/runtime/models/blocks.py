@@ -6,7 +6,7 @@ to the block that reads through them. Knows operations, no tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from lingchat.architectures.hybrid import HybridConfig
 from lingchat.runtime.models.decoder import Tensors
@@ -37,8 +37,7 @@ def rotation(config: HybridConfig) -> Rotation | None:
     return Rotation(mla.rope, mla.rope_base, adjacent=True, factors=mla.rope_factors)
 
 
-@dataclass(frozen=True)
-class KDABlock:
+class KDABlock(msgspec.Struct, frozen=True):
     """Kimi Delta Attention: one in-projection of queries, keys, values, decay, gate and write strength."""
 
     norm: Vector
@@ -82,8 +81,7 @@ class KDABlock:
         ops.project_out(x, ops.kda(projected, self.weights, self.shape, cache), self.out)
 
 
-@dataclass(frozen=True)
-class LatentBlock:
+class LatentBlock(msgspec.Struct, frozen=True):
     """Multi-head latent attention: queries (or their compressed form), latent, shared key, gate in one projection."""
 
     norm: Vector
@@ -130,8 +128,7 @@ class LatentBlock:
         ops.project_out(x, ops.latent_attention(projected, self.weights, self.shape, cache, rows), self.out)
 
 
-@dataclass(frozen=True)
-class DenseBlock:
+class DenseBlock(msgspec.Struct, frozen=True):
     """SwiGLU feed-forward."""
 
     norm: Vector
@@ -152,8 +149,7 @@ class DenseBlock:
         ops.ffn_down(x, ops.ffn_up(x, self.norm, self.eps, self.gate_up), self.down)
 
 
-@dataclass(frozen=True)
-class ExpertsBlock:
+class ExpertsBlock(msgspec.Struct, frozen=True):
     """Routed experts and a shared one, each kind with its own SwiGLU limit."""
 
     norm: Vector

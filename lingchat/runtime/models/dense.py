@@ -6,16 +6,16 @@ each query and key head before the rotation. Knows operations, no tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from lingchat.architectures.dense import DenseConfig
 from lingchat.runtime.models.decoder import Decoder, Tensors, Weights
 from lingchat.runtime.ops.protocol import AttentionShape, KVCache, Matrix, Ops, Residual, Rotation, Rows, Vector
 
 
-@dataclass(frozen=True)
-class _Layer:
+class _Layer(msgspec.Struct, frozen=True):
     eps: float
     shape: AttentionShape
     attention_norm: Vector

@@ -7,9 +7,10 @@ projections, the rotation, groups, limits. Knows operations, no tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from lingchat.architectures.hybrid import HybridConfig
 from lingchat.runtime.models.blocks import DenseBlock, ExpertsBlock, KDABlock, LatentBlock, rotation
@@ -17,8 +18,7 @@ from lingchat.runtime.models.decoder import Decoder, Tensors, Weights
 from lingchat.runtime.ops.protocol import Ops, Residual, Rows
 
 
-@dataclass(frozen=True)
-class _Layer:
+class _Layer(msgspec.Struct, frozen=True):
     mixer: KDABlock | LatentBlock
     feed_forward: DenseBlock | ExpertsBlock
 

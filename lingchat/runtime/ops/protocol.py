@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
+
+import msgspec
 
 Buffer = Any  # device memory of one tensor
 Matrix = Any  # a weight [N, K] in the back end's own packing, perhaps with a bias [N]
@@ -50,8 +51,7 @@ class RawTensor(Protocol):
     def scales(self) -> RawTensor | None: ...
 
 
-@dataclass(frozen=True)
-class BufferSpec:
+class BufferSpec(msgspec.Struct, frozen=True):
     """Shape and type of one buffer; `name` is for error messages and memory reports."""
 
     name: str
@@ -59,8 +59,7 @@ class BufferSpec:
     dtype: DType
 
 
-@dataclass(frozen=True)
-class Rotation:
+class Rotation(msgspec.Struct, frozen=True):
     """Rotary embedding of the first `dim` of each head's dimensions.
 
     Frequency i is `base ** (-2 i / dim) / factors[i]`. `adjacent`: pairs are (2i, 2i + 1), else (i, i + dim / 2).
@@ -72,8 +71,7 @@ class Rotation:
     factors: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True)
-class AttentionShape:
+class AttentionShape(msgspec.Struct, frozen=True):
     heads: int
     kv_heads: int
     head_dim: int
@@ -81,16 +79,14 @@ class AttentionShape:
     eps: float  # of the optional q/k norm
 
 
-@dataclass(frozen=True)
-class KVCache:
+class KVCache(msgspec.Struct, frozen=True):
     """One layer's cache: keys and values, each [kv_heads, capacity, head_dim]."""
 
     keys: Buffer
     values: Buffer
 
 
-@dataclass(frozen=True)
-class LatentShape:
+class LatentShape(msgspec.Struct, frozen=True):
     """Multi-head latent attention. A projected row holds, side by side, the queries [heads * (nope + rope)] or their
     compressed form [q_rank], then the latent [rank] and the shared key [rope], then, where `gated`, the gate [heads].
     """
@@ -107,8 +103,7 @@ class LatentShape:
     gated: bool
 
 
-@dataclass(frozen=True)
-class LatentWeights:
+class LatentWeights(msgspec.Struct, frozen=True):
     """`up` from `Ops.latent_up`; the query's norm and second projection only with `q_rank`."""
 
     kv_norm: Vector
@@ -117,15 +112,13 @@ class LatentWeights:
     q_up: Matrix | None = None
 
 
-@dataclass(frozen=True)
-class LatentCache:
+class LatentCache(msgspec.Struct, frozen=True):
     """One layer's rows [capacity, rank + rope]: the normed latent and the rotated key."""
 
     rows: Buffer
 
 
-@dataclass(frozen=True)
-class KDAShape:
+class KDAShape(msgspec.Struct, frozen=True):
     """Kimi Delta Attention, P = heads * head_dim. A projected row holds q, k, v [P each], then decay input f and
     output gate u [P each, or `rank` each where they come in pairs], then the write strength b [heads].
     """
@@ -139,8 +132,7 @@ class KDAShape:
     eps: float
 
 
-@dataclass(frozen=True)
-class KDAWeights:
+class KDAWeights(msgspec.Struct, frozen=True):
     """`conv` the taps of q, k and v stacked [3 P, taps]; `rate` exp(A_log) [heads]; `f_up`, `g_up` only with `rank`."""
 
     conv: Buffer
@@ -151,8 +143,7 @@ class KDAWeights:
     g_up: Matrix | None = None
 
 
-@dataclass(frozen=True)
-class KDACache:
+class KDACache(msgspec.Struct, frozen=True):
     """One layer's committed `state` fp32 [heads, key, value] and `window` [taps - 1, 3 P], the last convolution inputs;
     and what a pass stages for the commit: the state after each of up to W rows, and the inputs after the window.
     """
@@ -163,8 +154,7 @@ class KDACache:
     staged_inputs: Buffer  # [W + taps - 1, 3 P]
 
 
-@dataclass(frozen=True)
-class RouteShape:
+class RouteShape(msgspec.Struct, frozen=True):
     """Grouped sigmoid routing: `chosen` of `experts`, from the `chosen_groups` best of `groups` contiguous groups."""
 
     experts: int
@@ -179,8 +169,7 @@ Experts = Any  # gate, up and down of a layer's experts, in the back end's own p
 Route = Any  # a pass's normed rows, the experts chosen for each and their weights
 
 
-@dataclass(frozen=True)
-class DraftBuffer:
+class DraftBuffer(msgspec.Struct, frozen=True):
     """What a drafter proposes: `ids` int32 [K], `n` int32 [1] of them valid.
 
     A one-hot drafter (`logits` is None) is certain of every proposal; `accept` then needs no draft distribution.
@@ -192,8 +181,7 @@ class DraftBuffer:
     survival: Buffer | None = None
 
 
-@dataclass(frozen=True)
-class Cursor:
+class Cursor(msgspec.Struct, frozen=True):
     """Where a reply stands, all on the device, int32.
 
     `history` [capacity] holds every token so far and `length` [1] how many; the last one is the anchor, whose own
@@ -212,8 +200,7 @@ class Cursor:
     emitted: Buffer
 
 
-@dataclass(frozen=True)
-class RoundRecord:
+class RoundRecord(msgspec.Struct, frozen=True):
     """One round as it reaches the host through the ring."""
 
     ids: tuple[int, ...]  # k tokens

@@ -13,8 +13,9 @@ import mmap
 import struct
 import sys
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from lingchat.architectures.hybrid_files import Rate
 from lingchat.catalog.headers import TensorInfo
@@ -24,8 +25,7 @@ _TOO_LARGE = 88.0  # exp of more is no fp32
 _MADV_POPULATE_READ = 22  # Linux 5.14 and later; Python's mmap has no name for it
 
 
-@dataclass(frozen=True, slots=True)
-class RawTensor:
+class RawTensor(msgspec.Struct, frozen=True):
     """A tensor's bytes: `data` uint8, of `type`'s blocks, row by row."""
 
     name: str
@@ -35,8 +35,7 @@ class RawTensor:
     scales: RawTensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MappedTensor:
+class MappedTensor(msgspec.Struct, frozen=True):
     """A tensor as it lies in its file. Each time `data` is asked for it is a new read-only view, mapped in whole."""
 
     name: str
