@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from lingchat.runtime.ops.torch_ops import TorchOps
 TWIN = TorchOps("fp32")
 NEG_INF = float("-inf")
 WIDTH = 16
+CURSOR = [name for name, _ in structs.CursorArgs._fields_]
 
 
 @pytest.fixture(autouse=True)
@@ -51,19 +51,18 @@ class Reply:
         self.cursor = Cursor(history, ints(len(self.tokens)), ints(self.left), *one, torch.full((WIDTH,), -7).int())
 
     def struct(self) -> structs.CursorArgs:
-        c = self.cursor
-        parts = (c.history, c.length, c.left, c.done, c.count, c.accepted, c.drafted, c.emitted)
+        parts = [getattr(self.cursor, name) for name in CURSOR]
         return native.keep(structs.CursorArgs(*map(native.address, parts)), parts)
 
     def told(self) -> dict[str, list[int]]:
         """All that a cursor says; of what was emitted only what counts."""
-        told = {name: getattr(self.cursor, name).tolist() for name in Cursor.__dataclass_fields__}
+        told = {name: getattr(self.cursor, name).tolist() for name in CURSOR}
         return told | {"emitted": told["emitted"][: max(0, told["count"][0])]}
 
 
 def filters(*ends: int, **changes: Any) -> Filters:
-    plain = Filters(0.0, 1.0, 0, 0.0, 1.0, 7, torch.tensor(ends, dtype=torch.int64))
-    return dataclasses.replace(plain, **changes)
+    plain = dict(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, seed=7)
+    return Filters(**{**plain, **changes}, end_ids=torch.tensor(ends, dtype=torch.int64))
 
 
 def sampler(f: Filters) -> structs.Sampler:
@@ -277,7 +276,7 @@ HOT = [dict(temperature=0.9), dict(temperature=1.0, top_k=20, top_p=0.9), dict(t
 
 @pytest.mark.parametrize("how", HOT, ids=words)
 def test_one_in_a_thousand_at_most_is_drawn_otherwise(how: dict[str, Any]) -> None:
-    rows, size = 2000, 1000
+    rows, size = 1000, 1000
     f = filters(**how)
     logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(5)) * 3
     expected = choose(logits, ints(1), ints(1), torch.tensor([1]), f)  # row r stands at position 1 + r
@@ -377,6 +376,15 @@ def test_lookup_finds_matches_wherever_they_lie(isa: str) -> None:
             tokens = [100 + i for i in range(size)]
             tokens[at : at + 2] = tokens[-2:]
             assert lookup(tokens, isa=isa) == tokens[at + 2 : at + 2 + LIMIT]
+
+
+def test_lookup_sees_nothing_before_the_history(isa: str) -> None:
+    memory = ints(9, 1, 2, 5, 1, 2, 6, 9, 1, 2, 0)  # the first match would be longer with the 9 before it
+    reply = Reply(memory[1:-1].tolist())
+    reply.cursor = Cursor(memory[1:], *[getattr(reply.cursor, name) for name in CURSOR[1:]])
+    ids, n = ints(0, 0, 0), ints(0)
+    native.run("lookup", reply.struct(), ids, n, 4, 3, rows=1, isa=isa)
+    assert ids.tolist() == [6, 9, 1]
 
 
 def test_lookup_leaves_room_for_the_model_s_own_token() -> None:
