@@ -263,6 +263,9 @@ def _need_screen() -> None:
 
 
 def _screen(found: argparse.Namespace, settings: Settings, engine: Engine, start: RunStart) -> int:
+    import gc
+
+    gc.disable()  # nearly all of what a start makes stays; the app turns it on again (a fourteenth of the start)
     from lingchat.opening import open_chat
     from lingchat.ui.app import run_app
 

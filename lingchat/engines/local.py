@@ -23,6 +23,8 @@ from lingchat.errors import EngineCrashed, LingchatError, from_code
 from lingchat.events import AnyEvent, Error, TurnEnd, now_ns
 
 _CLOSE_SECONDS = 2.0
+_READ_S = 1 / 30  # while a reply streams the pipe is read no more often: what came meanwhile is one piece of work
+_READ_MOST = 1 << 16
 
 
 class LocalEngine:
@@ -44,6 +46,7 @@ class LocalEngine:
         self._process: subprocess.Popen[bytes] | None = None
         self._read_fd = self._write_fd = -1
         self._attached = False
+        self._resting: asyncio.TimerHandle | None = None  # until the pipe is read again
         self._frames = wire.Frames()
         self._unsent = bytearray()
         self._engine_reports: asyncio.Queue[wire.Report | LingchatError] = asyncio.Queue()
@@ -176,6 +179,9 @@ class LocalEngine:
         """Close the pipe and forget the loop."""
         if self._read_fd < 0:
             return
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
         if self._attached:
             self._attached = False
             with contextlib.suppress(RuntimeError):  # the loop may be gone already
@@ -211,7 +217,7 @@ class LocalEngine:
 
     def _readable(self) -> None:
         try:
-            data = os.read(self._read_fd, 1 << 16)
+            data = os.read(self._read_fd, _READ_MOST)
         except BlockingIOError:
             return
         if not data:
@@ -219,6 +225,14 @@ class LocalEngine:
             return
         for body in self._frames.feed(data):
             self._dispatch(wire.read_report(body))
+        if self._chats and len(data) < _READ_MOST:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._read_fd)
+            self._resting = loop.call_later(_READ_S, self._read_on)
+
+    def _read_on(self) -> None:
+        self._resting = None
+        asyncio.get_running_loop().add_reader(self._read_fd, self._readable)
 
     def _dispatch(self, report: wire.Report) -> None:
         match report:

@@ -7,7 +7,6 @@ other. No torch.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 import msgspec
 
@@ -95,16 +94,18 @@ class Frames:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        self._buffer += data
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            end = _LENGTH.size + length
-            if len(self._buffer) < end:
-                return
-            body = bytes(self._buffer[_LENGTH.size : end])
-            del self._buffer[:end]
-            yield body
+    def feed(self, data: bytes) -> list[bytes]:
+        buffer, bodies, at = self._buffer, [], 0
+        buffer += data
+        while len(buffer) - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(buffer, at)
+            start = at + _LENGTH.size
+            if len(buffer) < start + length:
+                break
+            at = start + length
+            bodies.append(bytes(buffer[start:at]))
+        del buffer[:at]
+        return bodies
 
 
 def read_command(body: bytes) -> Command:

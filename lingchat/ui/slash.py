@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from textual.app import App, SuspendNotSupported
 
-from lingchat.catalog.models import list_models
 from lingchat.chat import Chat
 from lingchat.errors import LingchatError, SessionError, UsageError
 from lingchat.session import Node, Session, SessionStore
@@ -21,9 +20,6 @@ from lingchat.ui.commands import Call
 from lingchat.ui.editor import edit_text, editor_command
 from lingchat.ui.history import History
 from lingchat.ui.sampling_words import read_sampling, read_spec, sampling_text, spec_text
-from lingchat.ui.screens.models import ModelsScreen
-from lingchat.ui.screens.notice import TextScreen
-from lingchat.ui.screens.sessions import SessionsScreen
 from lingchat.ui.stats_table import table
 from lingchat.ui.turns import Turns
 from lingchat.ui.widgets.conversation import Conversation
@@ -120,6 +116,8 @@ class Slash:
         def chosen(session_id: str | None) -> None:
             if session_id is not None:
                 screen.work(self._guarded(self.do_resume, session_id))
+
+        from lingchat.ui.screens.sessions import SessionsScreen
 
         await screen.app.push_screen(SessionsScreen(screen.store, screen.chat.session, argument), chosen)
 
@@ -262,6 +260,9 @@ class Slash:
         if argument:
             self._switch(argument)
             return
+        from lingchat.catalog.models import list_models
+        from lingchat.ui.screens.models import ModelsScreen
+
         rows = await asyncio.to_thread(list_models)
 
         def chosen(name: str | None) -> None:
@@ -307,6 +308,8 @@ class Slash:
         if argument == "reset":
             screen.note(words.RESET_TEXT)
         else:
+            from lingchat.ui.screens.notice import TextScreen
+
             screen.app.push_screen(TextScreen("latency", table(stats, argument, self._counted_from)))
 
     def do_theme(self, argument: str) -> None:

@@ -22,14 +22,13 @@ from lingchat.config import Settings
 from lingchat.errors import DiskError
 from lingchat.ui import saying, tree
 from lingchat.ui.commands import Call, Command, Say, Unknown, parse
+from lingchat.ui.compositor import PartialCompositor
 from lingchat.ui.counter import Counter
 from lingchat.ui.first_prompts import FIRST_PROMPTS
 from lingchat.ui.history import Draft, History
 from lingchat.ui.keys import CHAT_KEYS
-from lingchat.ui.layout import Latency, after, layout
+from lingchat.ui.layout import Latency, Layout, after, layout
 from lingchat.ui.screens.frame import Frame
-from lingchat.ui.screens.help import HelpScreen
-from lingchat.ui.screens.notice import TextScreen
 from lingchat.ui.slash import Slash
 from lingchat.ui.turns import Turns, Waiting
 from lingchat.ui.widgets.conversation import Conversation
@@ -65,6 +64,7 @@ class ChatScreen(Screen[None], inherit_bindings=False):
     ) -> None:
         """`prompts` are sent first, one after the other; `clock_ns` is the clock of the engine's events."""
         super().__init__()
+        self._compositor = PartialCompositor()
         self.chat = chat
         self.settings = settings
         self.store = store
@@ -87,6 +87,7 @@ class ChatScreen(Screen[None], inherit_bindings=False):
     # ------------------------------------------------------------------ widgets
 
     def compose(self) -> ComposeResult:
+        self._wear(self._shape())  # before there are widgets: each change of a class styles all of them again
         self.frame = Frame(self.history, self._take_back, self.provenance, self._clock_ns, read_only=self.read_only)
         yield from self.frame.compose()
 
@@ -115,11 +116,17 @@ class ChatScreen(Screen[None], inherit_bindings=False):
     def on_resize(self, event: events.Resize) -> None:
         self._arrange()
 
-    def _arrange(self) -> None:
-        shape = layout(self.app.size.width, self.app.size.height, self._wish)
+    def _shape(self) -> Layout:
+        return layout(self.app.size.width, self.app.size.height, self._wish)
+
+    def _wear(self, shape: Layout) -> None:
         self.set_class(shape.tiny, "-tiny")
         self.set_class(shape.flat, "-flat")
         self.set_class(shape.latency == "panel", "-dock")
+
+    def _arrange(self) -> None:
+        shape = self._shape()
+        self._wear(shape)
         self.frame.arrange(shape)
         self.changed()
 
@@ -299,6 +306,8 @@ class ChatScreen(Screen[None], inherit_bindings=False):
             self.app.exit()
 
     def action_help(self) -> None:
+        from lingchat.ui.screens.help import HelpScreen
+
         self.app.push_screen(HelpScreen([("keys", self), ("prompt", self.prompt), ("app", self.app)]))
 
     def action_help_empty(self) -> None:
@@ -359,6 +368,8 @@ class ChatScreen(Screen[None], inherit_bindings=False):
 
     @on(Conversation.Open)
     def _open(self, message: Conversation.Open) -> None:
+        from lingchat.ui.screens.notice import TextScreen
+
         self.app.push_screen(TextScreen(message.view.name or message.view.role, message.text))
 
     @on(Conversation.OpenLink)

@@ -59,7 +59,8 @@ class Frame:
         self.prompt = Prompt(self.popup, history, recall)
         self.conversation = Conversation(id="conversation")
         self.panel = LatencyPanel(provenance=provenance, clock_ns=clock_ns, id="dock")
-        self.line = LatencyLine(provenance=provenance, clock_ns=clock_ns, id="strip")
+        self.line = LatencyLine(provenance=provenance, clock_ns=clock_ns, strip=self.panel.live.strip, id="strip")
+        self.conversation.flushed = self._join
         self._header, self._status, self._queue = Header(), StatusLine(), QueueView()
         self._welcome = Welcome(FIRST_PROMPTS)
         self._stall = Static("", id="stall", markup=False)
@@ -92,6 +93,11 @@ class Frame:
         """`event` has gone into `stats`: panel and strip look again."""
         self.panel.fold(stats, event)
         self.line.fold(stats, event)
+
+    def _join(self) -> None:
+        """Text has moved, and the screen will be painted for it."""
+        self.panel.join()
+        self.line.join()
 
     def asked(self, at_ns: int | None) -> None:
         """A request went out, and no event tells of it yet; None: nothing does."""

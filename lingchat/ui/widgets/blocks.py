@@ -16,14 +16,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import blake2b
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from markdown_it import MarkdownIt
-from markdown_it.rules_core import StateCore
-from markdown_it.token import Token
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 _CORE_BLOCK = ["block"]
 _CORE_INLINE = ["inline", "linkify", "text_join"]
@@ -41,7 +41,16 @@ _KINDS = {
 }
 
 
+class _Parsers:
+    """Of blocks, and of what stands in their lines."""
+
+    def __init__(self) -> None:
+        self.blocks, self.inline = _parser(_CORE_BLOCK), _parser(_CORE_INLINE)
+
+
 def _parser(core: list[str]) -> MarkdownIt:
+    from markdown_it import MarkdownIt  # a twelfth of the screen's start, and needed with the first reply
+
     parser = MarkdownIt("commonmark", {"html": False, "linkify": True}).enable(["table", "strikethrough"])
     parser.core.ruler.enableOnly(core)
     if parser.linkify is None:  # textual brings linkify-it; without it markdown-it only fails at the first link
@@ -50,12 +59,10 @@ def _parser(core: list[str]) -> MarkdownIt:
     return parser
 
 
-_BLOCKS = _parser(_CORE_BLOCK)
-_INLINE = _parser(_CORE_INLINE)
 # `parse` may run in a thread beside the splitter, and a parser's linkifier holds state.
+_streaming = cache(_Parsers)
+_whole = cache(_Parsers)
 _WHOLE_LOCK = Lock()
-_WHOLE_BLOCKS = _parser(_CORE_BLOCK)
-_WHOLE_INLINE = _parser(_CORE_INLINE)
 LIGHT_LINES = 60
 
 
@@ -94,12 +101,20 @@ def _update(digest: Any, token: Token) -> None:
     digest.update(repr(fields).encode("utf-8", "surrogatepass"))
 
 
+def warm_up() -> None:
+    """Make the parsers, which takes a start's time, before the first reply asks for them. For a thread."""
+    _streaming()
+    with _WHOLE_LOCK:
+        _whole()
+
+
 def parse(text: str) -> list[Block]:
     """The blocks of the whole `text`: the truth every chunking must reach. May be called from any thread."""
     text = _parseable(text)
     env: dict[str, Any] = {}
     with _WHOLE_LOCK:
-        tokens = _run(_WHOLE_INLINE, "", _run(_WHOLE_BLOCKS, text, [], env), env)
+        parsers = _whole()
+        tokens = _run(parsers.inline, "", _run(parsers.blocks, text, [], env), env)
     return [Block(*place, tuple(group)) for *place, group in _groups(tokens, _line_starts(text), 0)]
 
 
@@ -122,6 +137,8 @@ def _parseable(text: str) -> str:
 
 
 def _run(parser: MarkdownIt, text: str, tokens: list[Token], env: dict[str, Any]) -> list[Token]:
+    from markdown_it.rules_core import StateCore
+
     state = StateCore(text, parser, env)
     state.tokens = tokens
     parser.core.process(state)
@@ -211,7 +228,7 @@ class BlockSplitter:
     def _split(self, end: int) -> list[Block]:
         tail = _parseable(self.text[self._start : end])
         env: dict[str, Any] = {"references": dict(self._env.get("references", {}))}
-        tokens = _run(_BLOCKS, tail, [], env)
+        tokens = _run(_streaming().blocks, tail, [], env)
         tops = [index for index, token in enumerate(tokens) if token.level == 0 and token.nesting >= 0]
         self._quiet = self.fence = None
         if not tops:
@@ -237,7 +254,7 @@ class BlockSplitter:
         for kind, first, last_end, group in _groups(tokens[:done], starts, base):
             span = group[0].map or [0, 0]
             light = span[1] - span[0] > LIGHT_LINES
-            group = group if light else _run(_INLINE, "", group, env)
+            group = group if light else _run(_streaming().inline, "", group, env)
             blocks.append(Block(kind, first, last_end, tuple(group), light))
         return blocks
 

@@ -20,11 +20,62 @@ class Canvas:
         self._widget = widget
         self._styles: dict[str, Style] = {}
         self._blanks: LRUCache[int, Strip] = LRUCache(256)  # blank lines by their y
+        self._whole: LRUCache[int, tuple[Strip, Strip]] = LRUCache(
+            512
+        )  # by the content's identity: content, whole line
+        self._plain: bool | None = None
+        self._sides: tuple[Segment, Segment] | None = None  # what stands beside the content
+        self._width = 0  # of the content
 
     def forget(self) -> None:
         """The theme has changed."""
         self._styles.clear()
         self._blanks.clear()
+        self._whole.clear()
+        self._plain = self._sides = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the widget has no more about its content than spaces at its sides: no border, no tint, no opacity."""
+        if self._plain is None:
+            styles = self._widget.styles
+            padding = styles.padding
+            self._plain = (
+                styles.gutter == padding
+                and not (padding.top or padding.bottom or styles.tint.a or styles.has_rule("hatch"))
+                and styles.text_opacity == self._widget.opacity == 1.0
+                and not any(edge for edge, _ in styles.outline)
+            )
+        return self._plain
+
+    @property
+    def left(self) -> int:
+        """Cells beside the content, at its left."""
+        return len((self._sides or self._find_sides())[0].text)
+
+    def fit(self, width: int) -> None:
+        """The content is `width` cells wide."""
+        if width != self._width:
+            self._width = width
+            self._whole.clear()
+
+    def beside(self, strip: Strip) -> Strip:
+        """`strip`, as wide as the content, between the spaces at the widget's sides."""
+        known = self._whole.get(id(strip))
+        if known is not None:  # `strip` is kept with it, so no other has its identity
+            return known[1]
+        left, right = self._sides or self._find_sides()
+        line = strip.adjust_cell_length(self._width, left.style)
+        whole = Strip([left, *line, right], len(left.text) + self._width + len(right.text))
+        self._whole[id(strip)] = (strip, whole)
+        return whole
+
+    def _find_sides(self) -> tuple[Segment, Segment]:
+        _, right, _, left = self._widget.styles.padding
+        base, background = self._widget.background_colors
+        style = Style(background=base + background).rich_style
+        self._sides = Segment(" " * left, style), Segment(" " * right, style)
+        return self._sides
 
     def style(self, style: str | Style) -> Style:
         """A style by its name."""

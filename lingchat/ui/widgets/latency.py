@@ -8,11 +8,13 @@ Knows figures and the strip; knows no engine and no app.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style as RichStyle
 from textual.content import Content
 from textual.geometry import Region
 from textual.strip import Strip
@@ -23,11 +25,14 @@ from textual.widget import Widget
 from lingchat import events
 from lingchat.events import AnyEvent, Decode, TurnStart
 from lingchat.stats import RunStats
+from lingchat.ui.later import later
 from lingchat.ui.widgets import figures
 from lingchat.ui.widgets.strip import StripModel, TokenStrip
 from lingchat.visible import visible_line
 
 REFRESH_S = 0.25
+REFRESH_NS = 250_000_000
+JOIN_S = 0.15  # longer than the time between two flushes of text
 LEAST_STRIP, MOST_STRIP = 4, 24  # columns of the strip in the one-line form
 TALL_PANEL, TALL_STRIP = 34, 4  # with so many lines there is room for a taller strip
 
@@ -73,20 +78,25 @@ class FigureLines(Widget):
         *,
         provenance: str = "live",
         clock_ns: Callable[[], int] = events.now_ns,
+        strip: StripModel | None = None,
         name: str | None = None,
         id: str | None = None,
         classes: str | None = None,
     ) -> None:
-        """`clock_ns` is the clock of the events shown."""
+        """`clock_ns` is the clock of the events shown; `strip` is another widget's that is told of the same events."""
         super().__init__(name=name, id=id, classes=classes)
         self.lines: list[Content] = []
-        self._styles_by_name: dict[str, Style] = {}
-        self.live = Live(self, self._draw, clock_ns)
+        self._styles_by_name: dict[str, RichStyle] = {}
+        self.live = Live(self, self._draw, clock_ns, strip)
         self.set_provenance(provenance)
 
     def fold(self, run: RunStats, event: AnyEvent | None = None, now_ns: int | None = None) -> None:
         """`event` has just been added to `run`."""
         self.live.fold(run, event, now_ns)
+
+    def join(self) -> None:
+        """The screen is about to be painted for something else: draw along if it is time."""
+        self.live.join()
 
     def asked(self, at_ns: int | None) -> None:
         """A request went to the engine, which has said nothing about it yet; None: there is none."""
@@ -106,6 +116,9 @@ class FigureLines(Widget):
     def on_resize(self) -> None:
         self.live.draw()
 
+    def on_show(self) -> None:
+        self.live.draw()
+
     @property
     def text(self) -> str:
         """What the lines say."""
@@ -123,38 +136,52 @@ class FigureLines(Widget):
         self._styles_by_name.clear()
 
     def render_line(self, y: int) -> Strip:
-        base = self.visual_style
         width = self.content_size.width
         if y >= len(self.lines):
-            return Strip.blank(width, base.rich_style)
+            return Strip.blank(width, self._figure_style(""))
+        content = self.lines[y]
+        text = content.plain
+        # The spans of `figures.line` follow each other and leave nothing out.
         segments = [
-            Segment(text, (base + style).rich_style)
-            for text, style in self.lines[y].render(base, end="", parse_style=self._figure_style)
+            Segment(text[start:end], self._figure_style(str(style)))
+            for start, end, style in content.spans
+            if end > start
         ]
-        return Strip(segments).adjust_cell_length(width, base.rich_style)
+        return Strip(segments).adjust_cell_length(width, self._figure_style(""))
 
-    def _figure_style(self, style: str | Style) -> Style:
-        if isinstance(style, Style):
-            return style
-        if (known := self._styles_by_name.get(style)) is None:
-            known = self.get_visual_style(style[1:], partial=True) if style else Style()
-            self._styles_by_name[style] = known
+    def _figure_style(self, name: str) -> RichStyle:
+        """A component class of ours by its name with a dot; "" is the widget's own style."""
+        known = self._styles_by_name.get(name)
+        if known is None:
+            style = self.get_visual_style(name[1:], partial=True) if name else Style()
+            known = self._styles_by_name[name] = (self.visual_style + style).rich_style
         return known
 
 
 class Live:
-    """When to look again: soon after an event, at most every quarter second, never when nothing can have changed."""
+    """When to look again: soon after an event, at most every quarter second, never when nothing can have changed.
 
-    def __init__(self, widget: Widget, draw: Callable[[RunStats, int], None], clock_ns: Callable[[], int]) -> None:
+    While text moves, the drawing waits for the next of its flushes, so that the screen is painted once for both.
+    """
+
+    def __init__(
+        self,
+        widget: Widget,
+        draw: Callable[[RunStats, int], None],
+        clock_ns: Callable[[], int],
+        strip: StripModel | None,
+    ) -> None:
         self._widget = widget
         self._draw = draw
         self._clock_ns = clock_ns
-        self._timer: Timer | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._watch: Timer | None = None  # while a request is out that no event tells of
         self._drawn_ns: int | None = None
+        self._joined_ns: int | None = None  # when the screen was last painted for something else
         self.run = RunStats()
         self.asked_ns: int | None = None  # when a request went out that no event has told of yet
-        self.strip = StripModel()
+        self._feeds = strip is None
+        self.strip = StripModel() if strip is None else strip
         self.draws = 0  # for tests and measurements
 
     @property
@@ -163,13 +190,15 @@ class Live:
 
     def fold(self, run: RunStats, event: AnyEvent | None, now_ns: int | None = None) -> None:
         self.run = run
-        if event is not None and not isinstance(event, (events.Ui, events.Engine)):
+        if event is not None and self.asked_ns is not None and not isinstance(event, (events.Ui, events.Engine)):
             self.asked(None)
-        if isinstance(event, TurnStart):
-            self.strip.start_turn()
-        elif isinstance(event, Decode):
-            self.strip.feed(event)
-        self.ask()
+        if self._feeds:
+            if isinstance(event, TurnStart):
+                self.strip.start_turn()
+            elif isinstance(event, Decode):
+                self.strip.feed(event)
+        if self._timer is None and self._widget.display:
+            self.ask()
 
     def asked(self, at_ns: int | None) -> None:
         """Watch a request that no event tells of yet. Most are told of before there is anything to see."""
@@ -188,7 +217,18 @@ class Live:
         if waited is None or waited >= REFRESH_S:
             self.draw()
         else:
-            self._timer = self._widget.set_timer(max(REFRESH_S - waited, 0.001), self._due)
+            self._wait(max(REFRESH_S - waited, 0.001))
+
+    def join(self) -> None:
+        """The screen is about to be painted for something else: draw along if it is time."""
+        now = self._joined_ns = self.now_ns
+        if self._timer is not None and self._drawn_ns is not None and now - self._drawn_ns >= REFRESH_NS:
+            self._timer.cancel()
+            self._due()
+
+    def _wait(self, seconds: float) -> None:
+        text_moves = self._joined_ns is not None and self.now_ns - self._joined_ns < REFRESH_NS
+        self._timer = later(self._widget, seconds + (JOIN_S if text_moves else 0.0), self._due)
 
     def _due(self) -> None:
         self._timer = None
@@ -197,14 +237,15 @@ class Live:
     def draw(self) -> None:
         """Draws, and looks again in a quarter second while a turn runs: time alone then changes what is shown."""
         self._drawn_ns = self.now_ns
+        if not self._widget.display:
+            return
         turn = self.run.current
         if turn is not None:
             self.strip.rescale(turn.round(0.5), turn.round(0.95), self._drawn_ns)
-        if self._widget.display:
-            self.draws += 1
-            self._draw(self.run, self._drawn_ns)
-        if self._timer is None and turn is not None and turn.phase != "done":
-            self._timer = self._widget.set_timer(REFRESH_S, self._due)
+        self.draws += 1
+        self._draw(self.run, self._drawn_ns)
+        if self._timer is None and turn is not None and turn.phase != "done" and self._widget.is_attached:
+            self._wait(REFRESH_S)
 
 
 class LatencyPanel(FigureLines):

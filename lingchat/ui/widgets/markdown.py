@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from markdown_it.token import Token
 from rich.cells import cell_len
 from textual.content import Span
-from textual.highlight import highlight
 from textual.style import Style
 
 from lingchat.ui.widgets.blocks import Block
 from lingchat.ui.widgets.rows import Piece, Row, breaks, cells
 from lingchat.visible import visible, visible_line
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 HIGHLIGHT_LINES = 60  # longer code stays plain: lexing it would hold the event loop
 TAB = 4
@@ -350,6 +352,8 @@ def code_lines(code: str, info: str) -> list[tuple[str, Sequence[Span]]]:
     language = info.split(maxsplit=1)[0] if info.strip() else ""
     if not language or len(plain) > HIGHLIGHT_LINES or len(text) > 100 * HIGHLIGHT_LINES:
         return [(line, ()) for line in plain]
+    from textual.highlight import highlight  # it brings Pygments
+
     content = highlight(text, language=visible_line(language))
     lines = content.split("\n", allow_blank=True)
     if len(lines) != len(plain):  # a lexer that changed the text would show code nobody wrote

@@ -24,9 +24,9 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
-from textual.timer import Timer
 from textual.widget import Widget
 
+from lingchat.ui.later import later
 from lingchat.ui.widgets import message_style
 from lingchat.ui.widgets.canvas import Canvas
 from lingchat.ui.widgets.message import MessageView, TurnView
@@ -71,7 +71,10 @@ class MessageList(ScrollView, can_focus=True):
         self._moving = False  # the list itself scrolls
         self._seen = 0  # lines the user has had on screen since the view was released
         self._due: dict[Reply, None] = {}
-        self._timer: Timer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.flushed: Callable[[], object] = lambda: (
+            None
+        )  # told after each flush: what else is due may be drawn with it
         self._scrollbar_at = 0.0
         self.pace = Pace(clock)
         self._canvas = Canvas(self)
@@ -172,7 +175,7 @@ class MessageList(ScrollView, can_focus=True):
         y = self.scroll_offset.y
         first, end = max(first - y, 0), min(end - y, self._page)
         if first < end:
-            self.refresh(Region(0, first, self.size.width, end - first))
+            self.refresh(Region(0, first, self._view_size.width, end - first))
 
     def _extend(self, height: int) -> None:
         """Sets the scrollable height without a layout of the screen, which would repaint everything."""
@@ -279,7 +282,7 @@ class MessageList(ScrollView, can_focus=True):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         old, new = round(old_value), round(new_value)
         if old != new:
-            self.refresh(self.size.region)
+            self.refresh(Region(0, 0, self._view_size.width, self._page))
             if self._moving and self._clock() - self._scrollbar_at >= SCROLLBAR_S:
                 self._sync_scrollbar()  # the view is repainted anyway
         if not self._moving:
@@ -305,7 +308,7 @@ class MessageList(ScrollView, can_focus=True):
         if wait <= 0:
             self.flush()
         else:
-            self._timer = self.set_timer(wait, self._flush_due)
+            self._timer = later(self, wait, self._flush_due)
 
     def _flush_due(self) -> None:
         self._timer = None
@@ -324,25 +327,49 @@ class MessageList(ScrollView, can_focus=True):
                 self._arrange(place, self._tops[place] + changed)
         self._settle(self.pace.lines_ahead(self._height - old))
         self.pace.flushed(start)
+        self.flushed()
 
     # -- painting -----------------------------------------------------------------------------------------------------
 
     def render_lines(self, crop: Region) -> list[Strip]:
         start = self._clock()
         self._measure()
-        strips = super().render_lines(crop)
+        strips = self._plain_lines(crop) if self._canvas.plain else super().render_lines(crop)
         self.pace.painted(self._clock() - start)
         return strips
 
+    def _plain_lines(self, crop: Region) -> list[Strip]:
+        """The lines without Textual's way through every rule of their style, and those alone that are asked for.
+
+        A line that did not change is the same strip as before, and brings all that was made of it along.
+        """
+        canvas, selection, width = self._canvas, self.text_selection, self._view_size.width
+        filters, (_, background) = self.get_line_filters(), self.background_colors
+        canvas.fit(self.content_size.width)
+        bare = crop.column_span == (canvas.left, canvas.left + width)
+        strips = []
+        for y in crop.line_range:
+            strip = self._screen_line(y, width, selection)
+            if not bare:
+                strip = canvas.beside(strip)
+            for line_filter in filters:
+                strip = strip.apply_filter(line_filter, background)
+            strips.append(strip)
+        if bare or crop.column_span == (0, self.region.width):
+            return strips
+        return [strip.crop(*crop.column_span) for strip in strips]
+
     def render_line(self, y: int) -> Strip:
-        width = self._view_size.width
-        strip = self._line(self.scroll_offset.y + y, width)
+        return self._screen_line(y, self._view_size.width, self.text_selection)
+
+    def _screen_line(self, y: int, width: int, selection: Selection | None) -> Strip:
+        strip = self._line(self.scroll_offset.y + y, width, selection)
         if y == self._page - 1 and (new := self.new_lines):
             return self._canvas.badge(strip, new, width)
         return strip
 
     def _refresh_badge(self) -> None:
-        self.refresh(Region(0, self._page - 1, self.size.width, 1))
+        self.refresh(Region(0, self._page - 1, self._view_size.width, 1))
 
     def _place(self, y: int) -> tuple[MessageView, int] | None:
         """The message at line `y` and its line there."""
@@ -351,8 +378,7 @@ class MessageList(ScrollView, can_focus=True):
             return None
         return self._all[self._first + place], y - self._tops[place]
 
-    def _line(self, y: int, width: int) -> Strip:
-        base = self.visual_style
+    def _line(self, y: int, width: int, selection: Selection | None = None) -> Strip:
         if self._first and y == 0:
             return self._canvas.older(self._first, width)
         at = self._place(y)
@@ -360,13 +386,13 @@ class MessageList(ScrollView, can_focus=True):
         if at is None or found is None:
             return self._canvas.blank(y, width)
         message, (section, index) = at[0], found
-        selection = self.text_selection
         span = selection.get_span(y) if selection is not None else None
         if span is None and (cached := section.strips.get(index)) is not None and cached[0] == y:
             return cached[1]
         room = self._width - section.indent
         left = section.indent + (0 if message.selected else GUTTER)
         margins = (left, max(width - GUTTER - section.indent - room, 0))
+        base = self.visual_style
         select = self.screen.get_visual_style("screen--selection") if span is not None else None
         strip = paint(section.lines(self._width)[index], room, margins, y, base, self._canvas.style, span, select)
         if message.selected:
