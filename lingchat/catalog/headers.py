@@ -232,6 +232,10 @@ class _Reader:
                 DAMAGED,
             )
         self.at = at
+        # Decoded in one piece, where the mark between two is in none of them.
+        joined = b"\0".join(out)
+        if joined.count(b"\0") == len(out) - 1:
+            return joined.decode("utf-8", "surrogateescape").split("\0")
         return [text.decode("utf-8", "surrogateescape") for text in out]
 
     def _value(self, kind: int, depth: int) -> Any:

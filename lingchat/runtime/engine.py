@@ -70,9 +70,10 @@ class Runtime:
             thinking_switch=self.formats.thinking_switch,
             demo=loading.demo,
         )
-        # What is loaded now stays: the collector need never look at it again.
-        gc.collect()
+        # What is loaded now stays: the collector need never look at it again. The rubbish among it goes while nothing
+        # is asked.
         gc.freeze()
+        self._tidy = False
         emit(
             events.Engine(
                 t_ns=now_ns(),
@@ -100,6 +101,12 @@ class Runtime:
 
     def rest(self) -> bool:
         """While nothing is asked: one more step of what may wait, some milliseconds. Whether there is more of it."""
+        if not self._tidy:
+            self._tidy = True
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            return True
         with self._ops.session():
             try:
                 return self._warm_up.go_on()

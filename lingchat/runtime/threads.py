@@ -19,8 +19,10 @@ from lingchat.runtime.costs import interpolate
 
 _WINDOW = 8  # rounds that are judged together
 _WORSE = 1.1  # several threads must not take longer than this share of one thread's time
-_FAR_WORSE, _FEW = 1.5, 3  # so much in so many rounds is no accident, and each such round is dear
-_PATIENCE = 64  # rounds alone before the others are tried again; doubles while they keep failing
+_FAR_WORSE, FEW = 1.5, 3  # so much in so many rounds is no accident, and each such round is dear
+# Rounds alone before the others are tried again; doubles while they keep failing. Few at first: rounds become dearer
+# with the context too, and then one thread is slower still.
+_PATIENCE = 16
 _MOST_PATIENCE = 1024
 
 
@@ -62,17 +64,23 @@ class Threads:
         """A pass of one thread over `rows` rows took that long; the shortest counts."""
         self._alone[rows] = min(seconds, self._alone.get(rows, seconds))
 
+    def far_worse(self, rows: int, seconds: float) -> bool:
+        """Whether a round took so much longer than one thread needs that it was waiting for something."""
+        return seconds > _FAR_WORSE * self._single * interpolate(self._alone, rows)
+
     def learn(self, rows: int, seconds: float) -> None:
         """A round of `rows` rows took that long."""
-        if self.most == 1 or rows > max(self._alone, default=0):
+        if self.most == 1:
             return
-        self._window.append(seconds / interpolate(self._alone, rows))
+        known = rows <= max(self._alone, default=0)
+        if known:
+            self._window.append(seconds / interpolate(self._alone, rows))
         if self.count == 1:
             self._rest -= 1
             if self._rest <= 0:
-                self._single = _median(self._window)
+                self._single = _median(self._window) if self._window else 1.0
                 self._switch(self.most)
-        elif self._too_slow():
+        elif known and self._too_slow():
             self._rest, self._patience = self._patience, min(2 * self._patience, _MOST_PATIENCE)
             self._switch(1)
         elif len(self._window) == _WINDOW:
@@ -80,7 +88,7 @@ class Threads:
 
     def _too_slow(self) -> bool:
         seen = self._window
-        far = len(seen) >= _FEW and min(list(seen)[-_FEW:]) > _FAR_WORSE * self._single
+        far = len(seen) >= FEW and min(list(seen)[-FEW:]) > _FAR_WORSE * self._single
         return far or (len(seen) == _WINDOW and _median(seen) > _WORSE * self._single)
 
     def _switch(self, count: int) -> None:

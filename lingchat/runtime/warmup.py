@@ -9,7 +9,7 @@ from __future__ import annotations
 from lingchat.runtime.drafts.width import Width
 from lingchat.runtime.drivers.base import Driver
 from lingchat.runtime.ops.protocol import Ops
-from lingchat.runtime.threads import Threads
+from lingchat.runtime.threads import FEW, Threads
 
 WIDTHS = (2, 4, 8)  # rows of a round, beside the single one
 REPEATS = 2
@@ -28,13 +28,12 @@ class WarmUp:
     def begin(self) -> None:
         """What must be known before the first reply."""
         self._driver.seconds(1)  # what is used for the first time costs more
-        alone = {}
         if self._adapt:
             self._ops.use_threads(1)
-            alone[1] = self._driver.seconds(1)
-            self._driver.threads = Threads(self._most, self._ops.use_threads, alone)
+            self._driver.threads = Threads(self._most, self._ops.use_threads, {1: self._driver.seconds(1)})
         one = self._driver.seconds(1)
         self._width.learn(0, 0, one)
+        self._step_back(one)
         if one > SLOW_ROW_S:
             widths, repeats = WIDTHS[:1], 1
         else:
@@ -42,6 +41,17 @@ class WarmUp:
         widths = tuple(n for n in widths if n <= self._driver.rounds.width)
         alone_too = (True, False) if self._adapt else (False,)
         self._left = [(alone, n) for alone in alone_too for n in repeats * widths]
+
+    def _step_back(self, one: float) -> None:
+        """Where a core is taken, several threads show it at once; the first reply need not find that out."""
+        threads = self._driver.threads
+        if threads is None:
+            return
+        for _ in range(FEW):
+            threads.learn(1, one)
+            if threads.count == 1 or not threads.far_worse(1, one):
+                return
+            one = self._driver.seconds(1)
 
     def go_on(self) -> bool:
         """One more pass; whether another one is left. Raises Stopped, and that pass is still to be done."""

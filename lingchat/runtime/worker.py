@@ -2,7 +2,8 @@
 
 Two threads. The main one loads and decodes; the control thread reads the pipe, answers counts while a reply runs, notes
 cancels and stops what is being computed for them. While nothing is asked the main one does what its runtime put off, a
-few milliseconds at a time, and leaves it for whatever comes. When the pipe closes, the front end is gone and the process ends at once, whatever it was doing.
+few milliseconds at a time, and leaves it for whatever comes. When the pipe closes, the front end is gone and the
+process ends at once, whatever it was doing.
 Standard output is not the pipe: libraries may print there (it goes to the log).
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import queue
 import sys
@@ -87,6 +89,8 @@ class Worker:
             self._runtime.stop()
 
     def _load(self, options: wire.Options) -> None:
+        # Nearly all that is made from here on stays, so looking through it again and again finds nothing.
+        gc.disable()
         try:
             # Finding and fetching need no torch; importing it comes after, since it takes more than a second.
             from lingchat.catalog.models import resolve
@@ -115,6 +119,7 @@ class Worker:
         except Exception as error:
             self._fail(0, error)
             raise SystemExit(4) from error
+        gc.enable()
         with self._counts_lock:
             self._runtime = runtime
             early, self._early_counts = self._early_counts, []

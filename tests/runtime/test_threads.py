@@ -65,6 +65,27 @@ def test_one_spike_changes_nothing() -> None:
     assert used == [4]
 
 
+def test_rounds_of_unknown_width_are_not_judged_until_it_is_measured() -> None:
+    used: list[int] = []
+    threads = Threads(4, used.append, {1: 10.0})
+    for _ in range(20):
+        threads.learn(8, 90.0)
+    assert used == [4]
+    threads.measured(8, 30.0)
+    threads.measured(8, 24.0)
+    feed(threads, 3, 3.0, rows=8)
+    assert used == [4, 1]
+    for _ in range(64):
+        threads.learn(12, 90.0)  # they count as rounds all the same
+    assert used[:3] == [4, 1, 4]
+
+
+def test_what_waits_for_a_core_is_told_from_what_is_slow() -> None:
+    threads, _ = make()
+    assert not threads.far_worse(1, 12.0)
+    assert threads.far_worse(1, 16.0) and threads.far_worse(8, 40.0)
+
+
 def test_counts_that_are_asked_for() -> None:
     assert choose_threads(3) == 3
     assert choose_threads(None) == physical_cores() >= 1

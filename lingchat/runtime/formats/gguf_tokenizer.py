@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from lingchat.errors import ModelFileError, UnsupportedModel
 from lingchat.runtime.formats.bytelevel import BYTE_TO_CHAR, token_bytes
 from lingchat.runtime.formats.pretokenizers import Split, split_for
-from lingchat.runtime.formats.special import end_ids, looks_like_end, looks_special
+from lingchat.runtime.formats.special import END_TOKENS, end_ids, looks_special
 from lingchat.runtime.formats.spm import SpmBackend
 from lingchat.runtime.formats.tokenizer import Backend, Tokenizer, Vocabulary
 
@@ -73,7 +73,7 @@ class BytePairBackend:
     def __init__(self, tokens: Sequence[str], types: Sequence[int], merges: Sequence[str], split: Split) -> None:
         self._tokens = tokens
         self._types = types
-        vocabulary = {token: id for id, token in enumerate(tokens)}
+        vocabulary = dict(zip(tokens, range(len(tokens)), strict=True))
         # Some vocabularies lack bytes (SmolLM2: 21, mostly control characters). Such a byte has no id, but it stands
         # between its neighbours and keeps them from being joined: it gets an id past the end, which encode drops.
         missing = [char for char in BYTE_TO_CHAR.values() if char not in vocabulary]
@@ -128,9 +128,11 @@ def _types(metadata: Mapping[str, Any], tokens: list[str]) -> list[int]:
     types = list(metadata.get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens))
     if len(types) != len(tokens):
         raise ModelFileError(f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens.")
-    for id, token in enumerate(tokens):
-        if looks_like_end(token) or (types[id] == USER_DEFINED and looks_special(token)):
-            types[id] = CONTROL
+    # An end token that nobody writes by chance: another type is a converter's mistake.
+    named = [id for id, token in enumerate(tokens) if token in END_TOKENS and looks_special(token)]
+    marked = [id for id, kind in enumerate(types) if kind == USER_DEFINED and looks_special(tokens[id])]
+    for id in (*named, *marked):
+        types[id] = CONTROL
     return types
 
 

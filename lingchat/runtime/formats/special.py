@@ -45,11 +45,6 @@ def looks_special(token: str) -> bool:
     return token in _ROLE_MARKERS or any(token.startswith(begin) and token.endswith(end) for begin, end in forms)
 
 
-def looks_like_end(token: str) -> bool:
-    """True for an end token that nobody writes by chance: its type in the file is then a converter's mistake."""
-    return token in END_TOKENS and looks_special(token)
-
-
 def end_ids(control: Mapping[str, int]) -> frozenset[int]:
     """The ids among `control` tokens that end a reply."""
     ends = {id for token, id in control.items() if token in END_TOKENS}
