@@ -45,7 +45,7 @@ def measure(path: Path, threads: int, repeats: int) -> dict[str, Any]:
         "read_gb_s": read_bandwidth(threads) / 1e9,
     }
     peers: dict[str, Peer] = {}
-    for kind in ("llama.cpp", "int8"):
+    for kind in ("llama.cpp", "native"):
         begin = time.perf_counter()
         peers[kind] = Peer(kind, path, threads)
         result.setdefault("ready_s", {})[kind] = time.perf_counter() - begin  # imports included
@@ -57,7 +57,7 @@ def measure(path: Path, threads: int, repeats: int) -> dict[str, Any]:
     result["peers"] = {kind: peer.facts for kind, peer in peers.items()}
     keys = ("decode_ms_per_token", "prefill_256_ms")
     result["ratios_to_llama_cpp"] = {
-        key: round(result[key]["llama.cpp"]["median"] / result[key]["int8"]["median"], 3) for key in keys
+        key: round(result[key]["llama.cpp"]["median"] / result[key]["native"]["median"], 3) for key in keys
     }
     for peer in peers.values():
         peer.close()

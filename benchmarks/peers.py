@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import xllamacpp
 from common import spread
 
 from lingchat.engines.api import ChatRequest, Message, Sampling
-from lingchat.events import now_ns
+from lingchat.events import AnyEvent, Decode, now_ns
+from lingchat.runtime import loading
 from lingchat.runtime.engine import Runtime
 from lingchat.runtime.loading import Loading
 from lingchat.stats import TurnStats
@@ -30,13 +30,46 @@ REPEAT_TASK = (
 )
 
 
+KINDS = {"native": "int8", "native plain": "int8", "torch int8": "int8", "fp32": "fp32"}  # and their precision
+
+
+def open_runtime(path: Path, kind: str, threads: int | None, context: int) -> Runtime:
+    """lingchat's runtime as one of KINDS: as it chooses by itself, without vector instructions, or without native code."""
+    usual = loading.find_native
+
+    def find(*arguments: Any) -> Any:
+        native = None if kind == "torch int8" else usual(*arguments)
+        if native is not None and kind == "native plain":
+            native.isa = "plain"
+        return native
+
+    loading.find_native = find
+    try:
+        runtime = Runtime(path, Loading(dtype=KINDS[kind], threads=threads, context=context))
+    finally:
+        loading.find_native = usual
+    wanted = {"native": "native", "native plain": "native plain"}.get(kind, "torch")
+    if not runtime.info.backend.startswith(wanted):
+        raise SystemExit(f"{kind} was asked for and {runtime.info.backend} serves")
+    return runtime
+
+
 class Ours:
     """lingchat's runtime in this process."""
 
-    def __init__(self, path: Path, dtype: str, threads: int | None) -> None:
-        self.runtime = Runtime(path, Loading(dtype=dtype, threads=threads, context=1024))
+    def __init__(self, path: Path, kind: str, threads: int | None, context: int) -> None:
+        idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        begin = time.perf_counter()
+        self.runtime = open_runtime(path, kind, threads, context)
         info = self.runtime.info
-        self.facts = {"program": f"lingchat, {info.backend}, {dtype}", "bytes_per_token": info.weights_bytes}
+        self.facts = {
+            "program": f"lingchat, {info.backend}",
+            "bytes_per_token": info.weights_bytes,
+            "ready_s": time.perf_counter() - begin,  # from the request to load, torch's import included where it serves
+            "peak_over_idle_bytes": self.peak_bytes() - idle,
+        }
+        while self.runtime.rest():  # measures what passes cost, which would otherwise happen while nothing is asked
+            pass
 
     def _turn(self, request: ChatRequest) -> TurnStats:
         self.runtime.forget()
@@ -44,11 +77,31 @@ class Ours:
         self.runtime.chat(request, now_ns(), turn.add, lambda: False)
         return turn
 
-    def decode_ms(self, ids: list[int], spec: str = "off") -> float:
-        sampling = Sampling(temperature=0.0, max_tokens=DECODE_TOKENS)
+    def decode_ms(self, ids: list[int], spec: str = "off", tokens: int = DECODE_TOKENS) -> float:
+        """Mean milliseconds a token, after a prompt of `ids`."""
+        sampling = Sampling(temperature=0.0, max_tokens=tokens)
         turn = self._turn(ChatRequest(ids=tuple(ids), sampling=sampling, spec=spec))  # type: ignore[arg-type]
         assert turn.mean_tpot_ms is not None
         return turn.mean_tpot_ms
+
+    def verify_ms(self, ids: list[int], rows: int) -> float:
+        """A pass over so many rows behind the prompt `ids`: the quickest of eight, as a step of its own."""
+        self._turn(ChatRequest(ids=tuple(ids), sampling=Sampling(temperature=0.0, max_tokens=1)))
+        return min(self.runtime.seconds(rows) for _ in range(8)) * 1e3
+
+    def greedy(self, ids: list[int], tokens: int) -> list[int]:
+        """The tokens that greedy decoding chooses."""
+        sampling = Sampling(temperature=0.0, max_tokens=tokens)
+        self.runtime.forget()
+        chosen: list[int] = []
+
+        def keep(event: AnyEvent) -> None:
+            if isinstance(event, Decode):
+                chosen.extend(event.ids)
+
+        request = ChatRequest(ids=tuple(ids), sampling=sampling, spec="off", keep_ids=True)
+        self.runtime.chat(request, now_ns(), keep, lambda: False)
+        return chosen
 
     def drafted(self) -> dict[str, Any]:
         request = ChatRequest(
@@ -73,11 +126,13 @@ class Ours:
 class LlamaCpp:
     """llama.cpp by the xllamacpp wheel; its own timers, without its HTTP server's part."""
 
-    def __init__(self, path: Path, threads: int | None) -> None:
+    def __init__(self, path: Path, threads: int | None, context: int) -> None:
         self.facts = {"program": "llama.cpp (xllamacpp wheel)", "bytes_per_token": path.stat().st_size}
+        import xllamacpp  # here, so that it is in no other peer's memory
+
         params = xllamacpp.CommonParams()
         params.model.path = str(path)
-        params.n_ctx = 1024
+        params.n_ctx = context
         params.n_parallel = 1
         params.verbosity = -1
         if threads:
@@ -85,16 +140,16 @@ class LlamaCpp:
             params.cpuparams_batch.n_threads = threads
         self._server = xllamacpp.Server(params)
 
-    def _ask(self, ids: list[int], tokens: int) -> dict[str, Any]:
-        answer = self._server.handle_completions(
-            {"prompt": ids, "n_predict": tokens, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
-        )
-        if isinstance(answer, list):
-            answer = answer[0]
-        return answer["timings"]  # type: ignore[no-any-return]
+    def _ask(self, ids: list[int], tokens: int, **more: Any) -> dict[str, Any]:
+        asked = {"prompt": ids, "n_predict": tokens, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
+        answer = self._server.handle_completions(asked | more)
+        return answer[0] if isinstance(answer, list) else answer  # type: ignore[no-any-return]
 
-    def decode_ms(self, ids: list[int]) -> float:
-        return float(self._ask(ids, DECODE_TOKENS)["predicted_per_token_ms"])
+    def decode_ms(self, ids: list[int], tokens: int = DECODE_TOKENS) -> float:
+        return float(self._ask(ids, tokens)["timings"]["predicted_per_token_ms"])
+
+    def greedy(self, ids: list[int], tokens: int) -> list[int]:
+        return list(self._ask(ids, tokens, return_tokens=True)["tokens"])
 
     def peak_bytes(self) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -108,8 +163,8 @@ class LlamaCpp:
 class Peer:
     """One program in a process of its own, so that no peer's thread pool disturbs another's. Asked over its pipes."""
 
-    def __init__(self, kind: str, path: Path, threads: int | None) -> None:
-        command = [sys.executable, __file__, kind, str(path), str(threads or 0)]
+    def __init__(self, kind: str, path: Path, threads: int | None, context: int = 1024) -> None:
+        command = [sys.executable, __file__, kind, str(path), str(threads or 0), str(context)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.facts = self._answer()
 
@@ -131,9 +186,9 @@ class Peer:
         self._process.wait()
 
 
-def serve(kind: str, path: Path, threads: int | None) -> None:
+def serve(kind: str, path: Path, threads: int | None, context: int) -> None:
     """The child's side of `Peer`."""
-    peer = LlamaCpp(path, threads) if kind == "llama.cpp" else Ours(path, kind, threads)
+    peer = LlamaCpp(path, threads, context) if kind == "llama.cpp" else Ours(path, kind, threads, context)
     print(MARK + json.dumps(peer.facts), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
@@ -153,4 +208,4 @@ def alternate(peers: dict[str, Peer], repeats: int, what: str, **arguments: Any)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]) or None)
+    serve(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]) or None, int(sys.argv[4]))

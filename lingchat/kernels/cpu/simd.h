@@ -121,7 +121,7 @@ static inline float round_even(float x) {  // |x| < 2^22
   volatile float shifted = x + 12582912.0f;
   return shifted - 12582912.0f;
 }
-static inline V8 round8(V8 a) { LC_LANES(fabsf(a.v[i]) < 4194304.0f ? round_even(a.v[i]) : a.v[i]); }
+static inline V8 round8(V8 a) { LC_LANES(fabsf(a.v[i]) < 4194304.0f ? copysignf(round_even(a.v[i]), a.v[i]) : a.v[i]); }
 static inline float exp2i(float n) {
   uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
   float f;
