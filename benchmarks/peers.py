@@ -54,11 +54,19 @@ def open_runtime(path: Path, kind: str, threads: int | None, context: int) -> Ru
     return runtime
 
 
+def peak_bytes() -> int:
+    """The most memory this process held. `getrusage` would begin with what its parent had when it was started."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
+
+
 class Ours:
     """lingchat's runtime in this process."""
 
     def __init__(self, path: Path, kind: str, threads: int | None, context: int) -> None:
-        idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        idle = peak_bytes()
         begin = time.perf_counter()
         self.runtime = open_runtime(path, kind, threads, context)
         info = self.runtime.info
@@ -66,7 +74,7 @@ class Ours:
             "program": f"lingchat, {info.backend}",
             "bytes_per_token": info.weights_bytes,
             "ready_s": time.perf_counter() - begin,  # from the request to load, torch's import included where it serves
-            "peak_over_idle_bytes": self.peak_bytes() - idle,
+            "peak_over_idle_bytes": peak_bytes() - idle,
         }
         while self.runtime.rest():  # measures what passes cost, which would otherwise happen while nothing is asked
             pass
@@ -115,7 +123,7 @@ class Ours:
 
     def peak_bytes(self) -> int:
         """The most memory this process held, file pages in use included."""
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak_bytes()
 
     def prompt_ms(self, ids: list[int]) -> float:
         turn = self._turn(ChatRequest(ids=tuple(ids), sampling=Sampling(temperature=0.0, max_tokens=1)))
@@ -152,7 +160,7 @@ class LlamaCpp:
         return list(self._ask(ids, tokens, return_tokens=True)["tokens"])
 
     def peak_bytes(self) -> int:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak_bytes()
 
     def prompt_ms(self, ids: list[int]) -> float:
         begin = time.perf_counter()

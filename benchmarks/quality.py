@@ -93,7 +93,12 @@ def main() -> None:
     for kind in JUDGED:
         for what in ("on_text", "on_answers"):
             one = result[what][kind]
-            print(what, kind, {key: one[key] for key in ("perplexity", "mean_kl_nats", "same_top_token")}, len(one["flips"]))
+            print(
+                what,
+                kind,
+                {key: one[key] for key in ("perplexity", "mean_kl_nats", "same_top_token")},
+                len(one["flips"]),
+            )
     print("first difference", {kind: found["median"] for kind, found in result["first_difference_from_fp32"].items()})
     save(found.name, result)
 
@@ -115,7 +120,11 @@ def compare(runtimes: dict[str, Runtime], texts: list[tuple[list[int], int]]) ->
             kl[kind] += (exact.exp() * (exact - logs[kind])).nan_to_num(0.0).sum(-1).tolist()
             other = exact.argmax(-1) != logs[kind].argmax(-1)
             flips[kind] += [
-                {"text": number, "position": first + place, "fp32_gap": round(float(best[place, 0] - best[place, 1]), 4)}
+                {
+                    "text": number,
+                    "position": first + place,
+                    "fp32_gap": round(float(best[place, 0] - best[place, 1]), 4),
+                }
                 for place in other.nonzero()[:, 0].tolist()
             ]
     count = len(losses["fp32"])

@@ -68,7 +68,11 @@ def write_qwen3(path: Path, kind: str, seed: int = 0) -> None:
     )
     rng = np.random.default_rng(seed)
     shapes = {f"blk.{i}.{name}.weight": shape for i in range(keys["block_count"]) for name, shape in layer.items()}
-    for name, shape in {"token_embd.weight": (keys["vocab_size"], hidden), "output_norm.weight": (hidden,), **shapes}.items():
+    for name, shape in {
+        "token_embd.weight": (keys["vocab_size"], hidden),
+        "output_norm.weight": (hidden,),
+        **shapes,
+    }.items():
         if len(shape) == 1:
             writer.add_tensor(name, _floats("norm.weight", shape, rng))
             continue
