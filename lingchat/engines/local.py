@@ -216,29 +216,34 @@ class LocalEngine:
             asyncio.get_running_loop().remove_writer(self._write_fd)
 
     def _readable(self) -> None:
+        """Take what has come. While a reply streams the pipe rests between two reads instead of waking us each time."""
+        loop, resting = asyncio.get_running_loop(), self._resting is not None
+        self._resting = None
         try:
             data = os.read(self._read_fd, _READ_MOST)
         except BlockingIOError:
+            if resting:
+                loop.add_reader(self._read_fd, self._readable)
             return
         if not data:
             self._died()
             return
         for body in self._frames.feed(data):
             self._dispatch(wire.read_report(body))
-        if self._chats and len(data) < _READ_MOST:
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(self._read_fd)
-            self._resting = loop.call_later(_READ_S, self._read_on)
-
-    def _read_on(self) -> None:
-        self._resting = None
-        asyncio.get_running_loop().add_reader(self._read_fd, self._readable)
+        if self._chats:
+            if not resting:
+                loop.remove_reader(self._read_fd)
+            self._resting = loop.call_later(_READ_S if len(data) < _READ_MOST else 0.0, self._readable)
+        elif resting:
+            loop.add_reader(self._read_fd, self._readable)
 
     def _dispatch(self, report: wire.Report) -> None:
         match report:
             case wire.Happened(id=request_id, event=event) if request_id:
                 if request_id in self._chats:
                     self._chats[request_id].put_nowait(event)
+                if isinstance(event, TurnEnd):
+                    self._chats.pop(request_id, None)
             case wire.Counted(id=request_id, tokens=tokens):
                 self._answer(request_id, tokens)
             case wire.Failed(id=request_id, code=code, message=message) if request_id:

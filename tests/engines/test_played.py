@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from lingchat.engines import local
 from lingchat.engines.api import ChatRequest, Message
 from lingchat.engines.choose import choose_engine, launch
 from lingchat.engines.local import LocalEngine
@@ -52,6 +54,28 @@ async def test_it_answers_counts_and_stops(play: Play) -> None:
             if isinstance(event, Text):
                 engine.cancel()
         assert isinstance(stopped[-1], TurnEnd) and stopped[-1].stop == "cancel"
+    finally:
+        await engine.close()
+
+
+async def test_the_pipe_rests_between_two_reads(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first event comes at once; what comes while the pipe rests is read together."""
+    engine = play(Script(turns=(ScriptTurn(text="Water is wet, and more of it is wetter.", round_ms=1.0),)))
+    loop = asyncio.get_running_loop()
+    try:
+        async for _ in engine.start():
+            pass
+        monkeypatch.setattr(local, "_READ_S", 3600.0)
+        events = engine.chat(ASK)
+        seen = [await anext(events)]
+        assert engine._resting is not None and not loop.remove_reader(engine._read_fd)
+        while not isinstance(seen[-1], TurnEnd):
+            if engine._resting is not None:
+                engine._resting.cancel()
+                engine._readable()
+            seen.append(await anext(events))
+        assert "".join(event.delta for event in seen if isinstance(event, Text)).startswith("Water is wet, and")
+        assert await asyncio.wait_for(engine.count("one two"), 20) == 2  # afterwards it is read at once again
     finally:
         await engine.close()
 
