@@ -20,10 +20,7 @@ static inline int64_t row_distance(int64_t columns) { return ((columns + 15) / 1
 
 static inline void row_to_float(const uint16_t* row, int64_t columns, float* to) {
   int64_t d = 0;
-  for (; d + 8 <= columns; d += 8) {
-    if (d % 32 == 0) fetch(row + d, columns * SEGMENT * 2);
-    store8(to + d, half8(row + d));
-  }
+  for (; d + 8 <= columns; d += 8) store8(to + d, half8(row + d));
   if (d < columns) {
     uint16_t rest[8] = {0};
     memcpy(rest, row + d, (size_t)(columns - d) * 2);

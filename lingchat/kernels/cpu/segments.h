@@ -65,19 +65,20 @@ static inline int64_t tile_of(int64_t left) {
   return (left + tiles - 1) / tiles;
 }
 
-static inline void fetch(const void* p, int64_t bytes) {
-  __builtin_prefetch((const void*)((uintptr_t)p + (uintptr_t)bytes), 0, 2);
-}
-
-// sum[n][c] += x[n] * y[c], the one of fewer staying in registers
-template <int N, int C, typename V> static inline void add_products(V (&sum)[N][C], const V* x, const V* y) {
+// sum[n][c] += x[n] * (a vector at y + c * stride); those of which there are fewer stay in registers.
+template <int N, int C, typename V, typename T>
+static inline void add_products(V (&sum)[N][C], const V* x, const T* y, int64_t stride) {
+  V v[C];
   if (N < C) {
-    for (int c = 0; c < C; c++)
-      for (int n = 0; n < N; n++) sum[n][c] = sum[n][c] + x[n] * y[c];
-  } else {
-    for (int n = 0; n < N; n++)
-      for (int c = 0; c < C; c++) sum[n][c] = sum[n][c] + x[n] * y[c];
+    for (int c = 0; c < C; c++) {
+      get(v[c], y + c * stride);
+      for (int n = 0; n < N; n++) sum[n][c] = sum[n][c] + x[n] * v[c];
+    }
+    return;
   }
+  for (int c = 0; c < C; c++) get(v[c], y + c * stride);
+  for (int n = 0; n < N; n++)
+    for (int c = 0; c < C; c++) sum[n][c] = sum[n][c] + x[n] * v[c];
 }
 
 // Scores of N queries with B blocks of 16 positions. keys [B][D][16]
@@ -86,16 +87,10 @@ static inline void score_tile(const float* const* q, const T* keys, int64_t D, f
   V16 sum[N][B];
   for (int n = 0; n < N; n++)
     for (int b = 0; b < B; b++) spread(sum[n][b], 0.0f);
-  const int64_t ahead = D * SEGMENT * (int64_t)sizeof(T);  // the next segment
   LC_TWICE for (int64_t d = 0; d < D; d++) {
-    V16 k[B], x[N];
-    for (int b = 0; b < B; b++) {
-      const T* sixteen = keys + (b * D + d) * PANEL;
-      get(k[b], sixteen);
-      if (sizeof(T) == 2 && d % 2) fetch(sixteen, ahead);
-    }
+    V16 x[N];
     for (int n = 0; n < N; n++) spread(x[n], q[n][d]);
-    add_products<N, B>(sum, x, k);
+    add_products<N, B>(sum, x, keys + d * PANEL, D * PANEL);
   }
   for (int n = 0; n < N; n++)
     for (int b = 0; b < B; b++) put(scores + n * SEGMENT + b * PANEL, sum[n][b]);
@@ -193,16 +188,10 @@ static inline void value_tile(const float* weights, const T* values, int64_t str
       if (begin) get(sum[n][c], part[n] + column + c * LANES);
       else spread(sum[n][c], 0.0f);
     }
-  const bool first = sizeof(T) == 2 && column % 32 == 0;  // of a cache line
   LC_TWICE for (int64_t p = begin; p < end; p++) {
-    const T* row = values + p * stride;
-    V v[C], x[N];
-    for (int c = 0; c < C; c++) {
-      get(v[c], row + c * LANES);
-      if (first && c % 2 == 0) fetch(row + c * LANES, SEGMENT * stride * (int64_t)sizeof(T));
-    }
+    V x[N];
     for (int n = 0; n < N; n++) spread(x[n], weights[n * SEGMENT + p]);
-    add_products<N, C>(sum, x, v);
+    add_products<N, C>(sum, x, values + p * stride, LANES);
   }
   for (int n = 0; n < N; n++)
     for (int c = 0; c < C; c++) put(part[n] + column + c * LANES, sum[n][c]);
