@@ -157,7 +157,8 @@ class LlamaCpp:
         return float(self._ask(ids, tokens)["timings"]["predicted_per_token_ms"])
 
     def greedy(self, ids: list[int], tokens: int) -> list[int]:
-        return list(self._ask(ids, tokens, return_tokens=True)["tokens"])
+        (choice,) = self._ask(ids, tokens, n_probs=1, ignore_eos=False)["choices"]
+        return [token["id"] for token in choice["logprobs"]["content"]]
 
     def peak_bytes(self) -> int:
         return peak_bytes()
