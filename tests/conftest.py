@@ -69,8 +69,9 @@ _stamp = functools.cache(stamp)
 
 
 @pytest.fixture
-def home_with_model(default_model: Path, lingchat_home: Path) -> Path:
-    """This test's home already has the default model, checked: a start fetches nothing and hashes nothing."""
+def home_with_model(native_library: None, default_model: Path, lingchat_home: Path) -> Path:
+    """This test's home already has the default model, checked: a start fetches nothing and hashes nothing. Nor does it
+    build anything."""
     folder = paths().models
     folder.mkdir(parents=True, exist_ok=True)
     (folder / default_model.name).symlink_to(default_model)

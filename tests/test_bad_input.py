@@ -18,6 +18,8 @@ from make_models import write_gguf
 from lingchat.config import paths
 from lingchat.errors import EXIT_CONTEXT, EXIT_ENGINE, EXIT_UNEXPECTED
 
+pytestmark = pytest.mark.usefixtures("native_library")
+
 SECONDS = 60.0
 
 Make = Callable[[Path], Path]

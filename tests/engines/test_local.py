@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from make_endless import CONTEXT, write_endless_dense
 from make_ling import ling_config, random_tensors, tokens, write_ling_hf
 from make_models import write_gguf
 
@@ -30,6 +31,8 @@ from lingchat.errors import (
 )
 from lingchat.events import AnyEvent, Decode, Engine, Error, Reasoning, Text, TurnEnd, TurnFirst, TurnStart
 
+pytestmark = pytest.mark.usefixtures("native_library")
+
 DEADLINE_S = 60.0
 
 
@@ -37,8 +40,14 @@ DEADLINE_S = 60.0
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of two small layers: it babbles, but it babbles like a real one."""
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_gguf(path, "llama", "Q8_0")
+    write_gguf(path, "llama", "Q8_0", seed=1)
     return path
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """It says abcabc... until its context is full, which takes it some seconds."""
+    return write_endless_dense(tmp_path_factory.mktemp("endless"))
 
 
 @pytest.fixture(scope="module")
@@ -142,11 +151,11 @@ async def test_a_conversation(tiny: Path) -> None:
         assert isinstance((await collect(engine, ask(turn=6)))[-1], TurnEnd)
 
 
-async def test_counts_are_answered_and_cancel_is_heard_while_decoding(tiny: Path) -> None:
-    async with running(tiny, context=8000) as engine:
+async def test_counts_are_answered_and_cancel_is_heard_while_decoding(endless: Path) -> None:
+    async with running(endless, context=CONTEXT) as engine:
         seen: list[AnyEvent] = []
         counted = 0
-        async for event in engine.chat(ask(tokens=5000, temperature=1.0, seed=4)):
+        async for event in engine.chat(ask(tokens=16000)):
             seen.append(event)
             if isinstance(event, Decode) and not counted:
                 counted = await engine.count("the cat and the hat")
@@ -154,10 +163,10 @@ async def test_counts_are_answered_and_cancel_is_heard_while_decoding(tiny: Path
                 engine.cancel()
         assert counted > 2
         assert isinstance(seen[-1], TurnEnd) and seen[-1].stop == "cancel"
-        assert tokens_of(seen) < 1000
+        assert tokens_of(seen) < 8000
 
-        # Whoever stops listening has cancelled: the next request does not wait for 5,000 tokens.
-        stream = engine.chat(ask(tokens=5000, turn=2, temperature=1.0, seed=4))
+        # Whoever stops listening has cancelled: the next request does not wait for 16,000 tokens.
+        stream = engine.chat(ask(tokens=16000, turn=2))
         async for event in stream:
             if isinstance(event, Decode):
                 break
@@ -183,10 +192,10 @@ async def test_stop_strings_and_drafting_leave_the_text_alone(tiny: Path) -> Non
         assert await text(stop=(mark,)) == whole[: whole.index(mark)]
 
 
-async def test_a_killed_worker_is_an_error_and_start_brings_it_back(tiny: Path) -> None:
-    async with running(tiny, context=8000) as engine:
+async def test_a_killed_worker_is_an_error_and_start_brings_it_back(endless: Path) -> None:
+    async with running(endless, context=CONTEXT) as engine:
         seen: list[AnyEvent] = []
-        async for event in engine.chat(ask(tokens=5000, temperature=1.0, seed=4)):
+        async for event in engine.chat(ask(tokens=16000)):
             seen.append(event)
             if isinstance(event, Text) and engine.pid is not None:
                 os.kill(engine.pid, signal.SIGKILL)
@@ -206,13 +215,13 @@ async def test_a_killed_worker_is_an_error_and_start_brings_it_back(tiny: Path) 
     await engine.close()
 
 
-async def test_close_ends_whatever_waits(tiny: Path) -> None:
+async def test_close_ends_whatever_waits(endless: Path) -> None:
     """A reply, a count and a start that wait all hear of it; the engine starts again."""
-    engine = LocalEngine(str(tiny), context=8000)
+    engine = LocalEngine(str(endless), context=CONTEXT)
     async for _ in engine.start():
         pass
     seen: list[AnyEvent] = []
-    async for event in engine.chat(ask(tokens=5000, temperature=1.0, seed=4)):
+    async for event in engine.chat(ask(tokens=16000)):
         seen.append(event)
         if isinstance(event, Decode) and engine.pid is not None:
             os.kill(engine.pid, signal.SIGSTOP)  # it hangs: only a kill ends it
@@ -250,14 +259,14 @@ from lingchat.engines.local import LocalEngine
 from lingchat.events import Decode
 
 async def main():
-    engine = LocalEngine(sys.argv[1], context=8000)
+    engine = LocalEngine(sys.argv[1], context=16384)
     engine.spawn()
     if sys.argv[2] == "loading":
         print(engine.pid, flush=True)
     async for _ in engine.start():
         pass
     said = False
-    async for event in engine.chat(ChatRequest(messages=(Message("user", "the"),), sampling=Sampling(temperature=1.0, seed=4))):
+    async for event in engine.chat(ChatRequest(messages=(Message("user", "the"),), sampling=Sampling(temperature=0.0))):
         if isinstance(event, Decode) and not said:
             said = True
             print(engine.pid, flush=True)
@@ -267,9 +276,9 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("while_it_is", ["loading", "decoding"])
-def test_a_worker_never_outlives_its_front_end(tiny: Path, while_it_is: str) -> None:
+def test_a_worker_never_outlives_its_front_end(endless: Path, while_it_is: str) -> None:
     front = subprocess.Popen(
-        [sys.executable, "-c", FRONT_END, str(tiny), while_it_is], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", FRONT_END, str(endless), while_it_is], stdout=subprocess.PIPE, text=True
     )
     assert front.stdout is not None
     worker = int(front.stdout.readline())
