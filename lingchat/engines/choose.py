@@ -36,11 +36,12 @@ def choose_engine(
     dtype: str | None = None,
     threads: int | None = None,
     context: int | None = None,
+    native: bool = True,
     worker: Worker | None = None,
 ) -> Engine:
     """The engine for `model` (None: the default one), its process already loading. Raises ConfigError.
 
-    `worker` is what `launch` gave.
+    `worker` is what `launch` gave; without `native` torch serves even where native code could, for comparisons.
     """
     hook = os.environ.get(VARIABLE, "")
     if hook:
@@ -57,6 +58,8 @@ def choose_engine(
     else:
         from lingchat.engines.local import LocalEngine
 
-        engine = LocalEngine(model, device=device, dtype=dtype, threads=threads, context=context, worker=worker)
+        engine = LocalEngine(
+            model, device=device, dtype=dtype, threads=threads, context=context, native=native, worker=worker
+        )
     engine.spawn()
     return engine

@@ -38,11 +38,12 @@ class LocalEngine:
         dtype: str | None = None,
         threads: int | None = None,
         context: int | None = None,
+        native: bool = True,
         worker: Worker | None = None,
         program: Sequence[str] = WORKER,
     ) -> None:
         """`worker` was started already and has been told nothing yet; `program` is what is started otherwise."""
-        self.options = wire.Options(model, dtype, threads, context, device)
+        self.options = wire.Options(model, dtype, threads, context, device, native)
         self._process: subprocess.Popen[bytes] | None = None
         self._read_fd = self._write_fd = -1
         self._attached = False

@@ -24,6 +24,7 @@ class Options(msgspec.Struct, frozen=True):
     threads: int | None = None
     context: int | None = None
     device: str = "auto"  # auto, cpu or cuda; the worker decides what auto is, since only it may ask torch
+    native: bool = True  # False: not even where native code could serve, for comparisons
 
 
 class Chat(msgspec.Struct, frozen=True, tag="chat"):

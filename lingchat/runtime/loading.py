@@ -37,6 +37,7 @@ class Loading(msgspec.Struct, frozen=True):
     """How to load: `dtype` None lets the device decide (int8 on a CPU, bf16 on a GPU, or what a quantised file holds).
 
     `fp32_gate`: routers keep fp32 weights; without it they are bf16 with fp32 sums, as fast implementations have them.
+    `native`: native code serves where it can; without it torch does, for comparisons.
     """
 
     dtype: str | None = None
@@ -46,6 +47,7 @@ class Loading(msgspec.Struct, frozen=True):
     name: str = ""
     demo: bool = False
     fp32_gate: bool = True
+    native: bool = True
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ def load(path: Path, loading: Loading, emit: Emit) -> Loaded:
     weights = open_weights(path)
     config = weights.config
     dtype = choose_dtype(loading.dtype, device, config.quantization)
-    native = find_native(config, device, dtype, emit)
+    native = find_native(config, device, dtype, emit) if loading.native else None
     place = Place(device, native=native is not None)
     context = min(config.context, loading.context or CONTEXT)
     capacity = place.capacity(context)

@@ -114,6 +114,7 @@ class Worker:
                 context=options.context,
                 name=found.name,
                 demo=found.demo,
+                native=options.native,
             )
             runtime = Runtime(found.path, loading, lambda event: self._send_event(0, event))
         except Exception as error:

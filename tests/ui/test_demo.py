@@ -13,6 +13,7 @@ import pytest
 from ui.helpers import wait_until
 
 from lingchat.config import Settings, load_settings
+from lingchat.engines.api import ModelInfo
 from lingchat.engines.scripted import Failure, LoadPhase, Script, ScriptedEngine, ScriptTurn
 from lingchat.errors import EngineCrashed, FetchError, LingchatError, TraceError
 from lingchat.events import RunStart, now_ns
@@ -28,12 +29,12 @@ from lingchat.ui.demo.screen import DemoApp, _last_lines
 
 ROOT = Path(__file__).parents[2]
 TEXT = "The quick brown fox jumps over the lazy dog."
-PACE = {"fp32": 40.0, "int8": 15.0, "int8-drafts": 20.0}
+PACE = {"fp32": 40.0, "int8": 15.0, "native": 10.0, "native-drafts": 20.0}
 
 
-def engine_of(rung: Rung) -> ScriptedEngine:
+def engine_of(rung: Rung, backend: str = "scripted") -> ScriptedEngine:
     turn = ScriptTurn(text=TEXT, round_ms=PACE[rung.key] / 5, m=(3,), a=(3, 1))
-    return ScriptedEngine(Script.of("warm up", turn))
+    return ScriptedEngine(Script.of("warm up", turn, info=ModelInfo(name="scripted", backend=backend, context=8192)))
 
 
 class Quiet:
@@ -81,10 +82,10 @@ async def test_every_rung_is_run_and_kept_as_a_trace(tmp_path: Path, notes: Note
         assert warm.sampling.max_tokens < 10 and asked.messages[-1].content == "Repeat it."
         assert asked.sampling.temperature == 0.0 and asked.spec == rung.spec
     fold = [read_trace(tmp_path / f"{rung.key}.jsonl").fold() for rung in LADDER]
-    assert [list(run.turns) for run in fold] == [[1], [1], [1]]  # the warm-up is in none
-    assert [bool(run.turns[1].drafted_rounds) for run in fold] == [False, False, True]
+    assert [list(run.turns) for run in fold] == [[1]] * len(LADDER)  # the warm-up is in none
+    assert [bool(run.turns[1].drafted_rounds) for run in fold] == [False, False, False, True]
     assert not any(run.trace.start.cwd for run in runs)  # made to be passed on
-    assert "3 of 3: int8 + drafting" in notes._stream.text and "L 3.00" in notes._stream.text
+    assert "4 of 4: one call + drafts" in notes._stream.text and "L 3.00" in notes._stream.text
 
 
 async def test_a_failed_rung_raises_and_leaves_no_half_trace(tmp_path: Path, notes: Notes) -> None:
@@ -95,6 +96,16 @@ async def test_a_failed_rung_raises_and_leaves_no_half_trace(tmp_path: Path, not
     with pytest.raises(EngineCrashed):
         await recorded(tmp_path, notes, make)
     assert [path.name for path in tmp_path.iterdir()] == ["fp32.jsonl"]
+
+
+async def test_a_rung_about_native_code_is_left_out_where_torch_serves(tmp_path: Path, notes: Notes) -> None:
+    def make(rung: Rung) -> ScriptedEngine:
+        return engine_of(rung, "torch cpu")
+
+    (tmp_path / "native.jsonl").write_text("of another day")
+    runs, _ = await recorded(tmp_path, notes, make)
+    assert [run.rung.key for run in runs] == ["fp32", "int8"]
+    assert "left out: torch cpu would serve" in notes._stream.text
 
 
 def no_network(rung: Rung) -> ScriptedEngine:
@@ -136,7 +147,7 @@ async def test_replay_shows_the_last_runs_without_an_engine(tmp_path: Path, note
         raise AssertionError("nothing is run")
 
     runs, note = await demo.gather(load_settings(env={}), tmp_path, "x", notes, replay=True, make_engine=never)
-    assert len(runs) == 3 and note.startswith("recorded ")
+    assert len(runs) == len(LADDER) and note.startswith("recorded ")
 
 
 def test_what_ships_is_labelled_and_real() -> None:
@@ -151,14 +162,14 @@ def test_what_ships_is_labelled_and_real() -> None:
 
 async def test_a_lane_follows_its_recorded_clock_to_the_recorded_figures(tmp_path: Path, notes: Notes) -> None:
     runs, _ = await recorded(tmp_path, notes)
-    lane = RecordedLane(runs[2])
+    lane = RecordedLane(runs[3])
     seen: list[str] = []
     for ms in range(0, int(lane.length_ms) + 2):
         lane.at(float(ms))
         assert not seen or lane.text.startswith(seen[-1])
         seen.append(lane.text)
     assert seen[0] == "" and lane.text == TEXT and lane.done and len(set(seen)) == 4  # three rounds
-    turn = runs[2].trace.fold().turns[1]
+    turn = runs[3].trace.fold().turns[1]
     assert footer(lane.stats) == footer(turn)
     first, second = lane.figures()
     assert f"{turn.tokens} tok" in first and "L 3.00" in second
@@ -192,9 +203,9 @@ async def test_all_lanes_play_together_and_end_in_a_still(tmp_path: Path, notes:
     app = DemoApp(runs, paces, tmp_path / "out", note=note)
     async with app.run_test(size=size) as pilot:
         await wait_until(pilot, lambda: app.files)
-        assert all(lane.state.done for lane in app.lanes) and len(app.lanes) == 5
+        assert all(lane.state.done for lane in app.lanes) and len(app.lanes) == len(LADDER) + 2
         svg = app.files[0].read_text()
-        for word in ("fp32", "int8", "drafting", "published", "SGLang", "GPUs", "scripted", "recorded"):
+        for word in ("fp32", "int8", "drafts", "published", "SGLang", "GPUs", "scripted", "recorded"):
             assert word in svg
         assert "L&#160;3.00" in svg.replace("\u00a0", "&#160;")
         assert "@font-face" not in svg and "http://" not in svg.replace("http://www.w3.org", "")
@@ -259,7 +270,7 @@ def test_the_installed_command(tmp_path: Path) -> None:
     environ = {**os.environ, "TERM": "xterm-256color", "LINGCHAT_ENGINE": f"scripted:{script}"}
     command = ["-m", "lingchat", "demo", "--save", str(tmp_path / "out")]
     child = pexpect.spawn(sys.executable, command, env=environ, timeout=20, encoding="utf-8", dimensions=(40, 120))
-    child.expect("run 3 of 3")
+    child.expect("run 4 of 4")
     child.expect("published")
     child.send("q")  # before the slow pace is through
     child.expect_exact("\x1b[?1049l")
@@ -267,4 +278,4 @@ def test_the_installed_command(tmp_path: Path) -> None:
     child.expect(pexpect.EOF)
     child.wait()
     assert child.exitstatus == 0
-    assert len(list((tmp_path / "out").glob("*.jsonl"))) == 3
+    assert len(list((tmp_path / "out").glob("*.jsonl"))) == len(LADDER)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from lingchat.ui.demo.lanes import LADDER, PROMPT, TOKENS
 
 if TYPE_CHECKING:
     from lingchat.notes import Notes
+    from lingchat.ui.demo.lanes import Rung
     from lingchat.ui.demo.record import MakeEngine, Recording
     from lingchat.ui.demo.screen import DemoApp
 
@@ -93,6 +95,7 @@ async def _run_ladder(settings: Settings, folder: Path, prompt: str, notes: Note
     from lingchat.events import Engine, TurnEnd, Warn
     from lingchat.opening import run_start
     from lingchat.stats import RunStats, footer
+    from lingchat.trace import SUFFIX
     from lingchat.ui.demo.record import record
 
     for number, rung in enumerate(LADDER, 1):
@@ -100,14 +103,24 @@ async def _run_ladder(settings: Settings, folder: Path, prompt: str, notes: Note
         stats = RunStats()
         # Without the folder it was started in: these recordings are made to be passed on.
         start = msgspec.structs.replace(run_start(settings, ["demo"]), cwd="")
-        async for event in record(rung, prompt, TOKENS, make_engine, folder, start):
-            stats.add(event)
-            if isinstance(event, Engine):
-                notes.engine(event)
-            elif isinstance(event, Warn):
-                notes.say(event.message)
-            elif isinstance(event, TurnEnd) and stats.current is not None:
-                notes.say(footer(stats.current))
+        async with aclosing(record(rung, prompt, TOKENS, make_engine, folder, start)) as events:  # type: ignore[type-var]
+            async for event in events:
+                stats.add(event)
+                if isinstance(event, Engine) and event.phase == "ready" and _is_another(rung, event.backend):
+                    notes.say(f"left out: {event.backend} would serve (lingchat doctor tells why)")
+                    (folder / f"{rung.key}{SUFFIX}").unlink(missing_ok=True)  # one from before is of other code
+                    break
+                if isinstance(event, Engine):
+                    notes.engine(event)
+                elif isinstance(event, Warn):
+                    notes.say(event.message)
+                elif isinstance(event, TurnEnd) and stats.current is not None:
+                    notes.say(footer(stats.current))
+
+
+def _is_another(rung: Rung, backend: str) -> bool:
+    """Whether a rung that is about native code would be run by torch: no compiler was there, or is not done yet."""
+    return rung.native and backend.startswith("torch")
 
 
 def local_engine(settings: Settings) -> MakeEngine:
@@ -115,7 +128,9 @@ def local_engine(settings: Settings) -> MakeEngine:
     from lingchat.engines.choose import choose_engine
 
     # The ladder is a processor's: its first rungs, and the traces it is compared with, know nothing of a GPU.
-    return lambda rung: choose_engine(settings.model, device="cpu", dtype=rung.dtype, threads=settings.threads or None)
+    return lambda rung: choose_engine(
+        settings.model, device="cpu", dtype=rung.dtype, threads=settings.threads or None, native=rung.native
+    )
 
 
 def _summary(app: DemoApp) -> None:

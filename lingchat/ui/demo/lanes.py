@@ -23,6 +23,7 @@ class Rung(msgspec.Struct, frozen=True):
     label: str
     dtype: str
     spec: Spec = "off"
+    native: bool = True  # by native code, or not at all
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -35,9 +36,10 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 LADDER: tuple[Rung, ...] = (
-    Rung("fp32", "fp32", dtype="fp32"),
-    Rung("int8", "int8", dtype="int8"),
-    Rung("int8-drafts", "int8 + drafting", dtype="int8", spec="on"),
+    Rung("fp32", "fp32", dtype="fp32", native=False),
+    Rung("int8", "int8", dtype="int8", native=False),
+    Rung("native", "one call a step", dtype="int8"),
+    Rung("native-drafts", "one call + drafts", dtype="int8", spec="on"),
 )
 
 PACES: tuple[Pace, ...] = (
