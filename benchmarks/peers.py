@@ -37,15 +37,16 @@ def open_runtime(path: Path, kind: str, threads: int | None, context: int) -> Ru
     """lingchat's runtime as one of KINDS: as it chooses by itself, without vector instructions, or without native code."""
     usual = loading.find_native
 
-    def find(*arguments: Any) -> Any:
-        native = None if kind == "torch int8" else usual(*arguments)
-        if native is not None and kind == "native plain":
+    def find_plain(*arguments: Any) -> Any:
+        native = usual(*arguments)
+        if native is not None:
             native.isa = "plain"
         return native
 
-    loading.find_native = find
+    loading.find_native = find_plain if kind == "native plain" else usual
     try:
-        runtime = Runtime(path, Loading(dtype=KINDS[kind], threads=threads, context=context))
+        asked = Loading(dtype=KINDS[kind], threads=threads, context=context, native=kind.startswith("native"))
+        runtime = Runtime(path, asked)
     finally:
         loading.find_native = usual
     wanted = {"native": "native", "native plain": "native plain"}.get(kind, "torch")
