@@ -25,6 +25,15 @@ def usable_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def core_limit(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
+    """How many cores the container may use, 0 without a limit: "200000 100000" in cgroup v2's cpu.max is 2."""
+    try:
+        quota, period = file.read_text().split()
+        return 0.0 if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return 0.0  # no control groups of version 2 here
+
+
 def machine() -> str:
     """Processor, threads and system, as a trace and a replayed figure name them."""
     return f"{processor_name()}, {usable_threads()} threads, {platform.system()} {platform.machine()}"

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lingchat.machine import CPUINFO, output, processor_name, usable_threads
+from lingchat.machine import CPUINFO, core_limit, output, processor_name, usable_threads
 
 NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
 
@@ -50,7 +50,7 @@ def processor() -> dict[str, Any]:
     """Name, physical cores, threads, threads this process may use, the container's limit in cores, instruction sets."""
     found: dict[str, Any] = {"name": processor_name(), "cores": 0, "threads": os.cpu_count() or 0}
     found["usable_threads"] = usable_threads()
-    found["core_limit"] = core_limit(Path("/sys/fs/cgroup/cpu.max"))
+    found["core_limit"] = core_limit()
     if CPUINFO.exists():
         found |= parse_cpuinfo(CPUINFO.read_text())
     elif sys.platform == "darwin":
@@ -72,15 +72,6 @@ def parse_cpuinfo(text: str) -> dict[str, Any]:
         "cores": len(cores) or len(blocks),
         "instruction_sets": [shown for flag, shown in INSTRUCTION_SETS.items() if flag in flags],
     }
-
-
-def core_limit(file: Path) -> float:
-    """How many cores the container may use, 0 without a limit: "200000 100000" in cgroup v2's cpu.max is 2."""
-    try:
-        quota, period = file.read_text().split()
-        return 0.0 if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return 0.0  # no control groups of version 2 here
 
 
 def _apple() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from lingchat.errors import UsageError
+from lingchat.machine import core_limit
 from lingchat.runtime.costs import interpolate
 
 _WINDOW = 8  # rounds that are judged together
@@ -27,8 +28,10 @@ _MOST_PATIENCE = 1024
 
 
 def choose_threads(asked: int | None) -> int:
+    """As many as asked for, else the physical cores, or as many of them as the container may keep busy."""
     if asked is None:
-        return physical_cores()
+        limit = core_limit()
+        return min(physical_cores(), max(1, int(limit))) if limit else physical_cores()
     if not 1 <= asked <= 512:
         raise UsageError(f"--threads {asked} is out of range; give 1 to 512.")
     return asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lingchat.errors import UsageError
+from lingchat.runtime import threads
 from lingchat.runtime.threads import Threads, choose_threads, physical_cores
 
 ALONE = {1: 10.0, 4: 16.0, 8: 24.0}
@@ -88,6 +89,13 @@ def test_what_waits_for_a_core_is_told_from_what_is_slow() -> None:
 
 def test_counts_that_are_asked_for() -> None:
     assert choose_threads(3) == 3
-    assert choose_threads(None) == physical_cores() >= 1
     with pytest.raises(UsageError):
         choose_threads(0)
+
+
+@pytest.mark.parametrize(("limit", "most"), [(0.0, 512), (0.5, 1), (1.0, 1), (2.9, 2), (600.0, 512)])
+def test_by_itself_all_cores_or_what_the_container_may_use(
+    limit: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "core_limit", lambda: limit)
+    assert choose_threads(None) == min(physical_cores(), most) >= 1

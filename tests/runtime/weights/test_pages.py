@@ -61,7 +61,9 @@ print(held("VmRSS") - start)
 BUILDING = """
 import sys, torch
 from pathlib import Path
+from lingchat.kernels.cpu import library
 from lingchat.runtime.models.registry import build
+from lingchat.runtime.ops.native_ops import NativeOps
 from lingchat.runtime.ops.torch_ops import TorchOps
 from lingchat.runtime.weights.load import open_weights
 
@@ -70,11 +72,12 @@ def held(key):
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(key))
 
 torch.set_num_threads(1)
-for dtype in ("bf16", "int8"):
-    weights, ops = open_weights(Path(sys.argv[1])), TorchOps(dtype)
+for dtype in ("bf16", "int8", "native"):
+    weights = open_weights(Path(sys.argv[1]))
+    ops = NativeOps(library.find(), 2) if dtype == "native" else TorchOps(dtype)
     Path("/proc/self/clear_refs").write_text("5")
     start = held("VmRSS")
-    with torch.inference_mode():
+    with ops.session():
         model = build(weights, ops)
     print(ops.weight_bytes(), held("VmHWM") - start)
     del model, weights, ops
@@ -141,10 +144,11 @@ def test_packing_holds_the_model_and_one_shard_at_most(tmp_path: Path) -> None:
 def test_building_a_model_holds_it_and_one_shard_at_most(tmp_path: Path) -> None:
     """The way of the engine: every block of the model packs its own tensors."""
     _, largest = write_shards(tmp_path / "m")
-    bf16, bf16_peak, int8, int8_peak = run(BUILDING, tmp_path / "m")
-    assert bf16 > 1.9 * int8 > 2 * (largest + ALLOWANCE)
+    bf16, bf16_peak, int8, int8_peak, native, native_peak = run(BUILDING, tmp_path / "m")
+    assert bf16 > 1.8 * native > 1.8 * int8 > 1.9 * (largest + ALLOWANCE)
     assert bf16_peak < bf16 + largest + ALLOWANCE
     assert int8_peak < int8 + largest + ALLOWANCE
+    assert native_peak < native + largest + ALLOWANCE
 
 
 def test_bytes_stay_readable_after_their_pages_went(tmp_path: Path) -> None:
