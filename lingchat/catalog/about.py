@@ -76,8 +76,8 @@ _EMBEDDERS = frozenset(
 )
 _BASE = "a base model without a chat template"
 # What a decoder needs at the very least: one byte a weight on a host (int8) and two on a GPU (bf16), and a tenth on top
-# for scales and buffers. Quantised experts stay as they are.
-_ON_HOST, _ON_GPU = 1.1, 2.2
+# for scales and buffers. Quantised experts stay as they are, and on a host all that is quantised does, nearly.
+_ON_HOST, _ON_GPU, _AS_STORED = 1.1, 2.2, 1.2
 
 
 Problem = Literal["", "damaged", "unsupported", "memory"]
@@ -192,7 +192,9 @@ def _facts(header: GGUFHeader | SafetensorsHeader, config: ModelConfig | None) -
         held = sum(tensor.nbytes for tensor in tensors if ".experts." in tensor.name or "_exps." in tensor.name)
         if held < 2 * experts:
             values, resting = values - experts, held
-    return facts | {"host_bytes": resting + round(values * _ON_HOST), "gpu_bytes": resting + round(values * _ON_GPU)}
+    stored = sum(tensor.nbytes for tensor in tensors)
+    host = min(resting + round(values * _ON_HOST), round(stored * _AS_STORED))
+    return facts | {"host_bytes": host, "gpu_bytes": resting + round(values * _ON_GPU)}
 
 
 def _gguf(path: Path) -> About:

@@ -161,10 +161,12 @@ def test_without_the_library_torch_serves_and_one_line_says_so(
     assert ("is being built in the background, for the next start" in warned.message) == compiler == bool(built)
 
 
-def test_other_precisions_are_torch_s(tmp_path: Path) -> None:
+def test_other_precisions_are_torch_s_and_so_is_whatever_is_compared(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", "llama", "Q8_0").path
-    for dtype in ("fp32", "bf16"):
-        loaded = load(path, Loading(threads=1, dtype=dtype), lambda event: None)
+    for loading in (Loading(dtype="fp32"), Loading(dtype="bf16"), Loading(native=False)):
+        events: list[AnyEvent] = []
+        loaded = load(path, loading, events.append)
         loaded.formats.close()
         assert loaded.ops.name == "torch cpu"
+        assert not [event for event in events if isinstance(event, Warn)]
     assert open_weights(path).stored_types["embed_tokens.weight"] == "Q8_0"
