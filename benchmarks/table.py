@@ -119,7 +119,7 @@ def _distributions(name: str, part: dict[str, Any], place: tuple[str, ...]) -> I
         if not isinstance(value, dict):
             continue
         here = (*place, key)
-        if "median" not in value:
+        if not {"median", "min", "max"} <= value.keys():
             yield from _distributions(name, value, here)
             continue
         ratio = value["median"] / base if base and key not in COMPARED else None
