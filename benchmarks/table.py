@@ -60,6 +60,7 @@ SINGLE: dict[str, tuple[tuple[str, float | None], ...]] = {
         ("ratios_to_llama_cpp.decode_ms_per_token", AtLeast(1.2)),
         *((f"{what}.{kind}", None) for what in ("ready_s", "peak_bytes") for kind in ("llama.cpp", "native")),
     ),
+    "busy_core": (("speed_kept.native", AtLeast(0.5)), ("speed_kept.llama.cpp", None)),
     "ling_gpu": (
         ("roof.read_by_own_kernel_gb_s", None),
         ("roof.copy_gb_s", None),
