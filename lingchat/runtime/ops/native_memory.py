@@ -11,7 +11,6 @@ import ctypes
 import math
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 from lingchat.kernels.cpu import structs
 from lingchat.kernels.cpu.native import Native
@@ -78,20 +77,17 @@ class Buffer:
         self._memory = Memory(native, self.nbytes)
         self.cells = (ctypes.c_void_p * count)(*(self._memory.address + i * self.each for i in range(count)))
         self.address = self._memory.address  # of a buffer whose pointer is never exchanged
-
-    @property
-    def _integers(self) -> Any:
-        assert self.spec.dtype == "i32", self.spec
-        return (ctypes.c_int32 * math.prod(self.shape)).from_address(self.address)
+        integers = math.prod(shape) if spec.dtype == "i32" else 0
+        self._integers = (ctypes.c_int32 * integers).from_address(self.address)
 
     def fill(self, values: Sequence[int], offset: int) -> None:
-        if not 0 <= offset <= offset + len(values) <= math.prod(self.shape):
+        if not 0 <= offset <= offset + len(values) <= len(self._integers):
             raise ValueError(f"{len(values)} values do not fit into {self.spec.name} at {offset}")
         self._integers[offset : offset + len(values)] = values
 
     def __int__(self) -> int:
         """The first value of an i32 buffer."""
-        return int(ctypes.c_int32.from_address(self.address).value)
+        return int(self._integers[0])
 
     def read(self) -> bytes:
         return b"".join(ctypes.string_at(cell, self.each) for cell in self.cells)

@@ -36,6 +36,7 @@ class Ring:
     def __init__(self, native: Native) -> None:
         self._size = _HEAD + structs.MAX_WIDTH
         self._memory = Memory(native, _RECORDS * self._size * 4)
+        self._integers = (ctypes.c_int32 * (_RECORDS * self._size)).from_address(self._memory.address)
         self._struct = structs.Ring(0, _RECORDS, structs.MAX_WIDTH, self._memory.address)
         self.address = ctypes.addressof(self._struct)
         self._taken = 0
@@ -43,8 +44,8 @@ class Ring:
     def take(self) -> list[RoundRecord]:
         taken = []
         while self._taken < self._struct.written:
-            place = self._memory.address + self._taken % _RECORDS * self._size * 4
-            count, drafted, accepted, done, *ids = (ctypes.c_int32 * self._size).from_address(place)
+            place = self._taken % _RECORDS * self._size
+            count, drafted, accepted, done, *ids = self._integers[place : place + self._size]
             taken.append(RoundRecord(tuple(ids[:count]), drafted, accepted, done))
             self._taken += 1
         return taken
