@@ -23,9 +23,7 @@ def test_auto_is_a_gpu_where_there_is_one(
     assert choose_device(asked) == chosen
 
 
-def test_torch_is_asked_only_where_the_system_shows_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_torch_is_asked_only_where_the_system_shows_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert not may_have_gpu(tmp_path)
     monkeypatch.setattr(devices, "may_have_gpu", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("torch was asked"))
