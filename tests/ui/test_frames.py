@@ -19,6 +19,8 @@ from lingchat.engines.clocks import VirtualClock
 from lingchat.engines.scripted import Failure, LoadPhase, Pause, Script, ScriptCall, ScriptTurn
 from lingchat.ui import turns
 from lingchat.ui.lag import LagMeter
+from lingchat.ui.widgets import message_list
+from lingchat.ui.widgets.pace import Pace
 
 SIZES = [(80, 24), (120, 40), (200, 60), (40, 12)]
 TEXT = """The cache keeps one entry per block. Here is **how**:
@@ -63,8 +65,10 @@ def style_name(style: Style | None) -> str:
 
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time of day and no measured lag in a frame."""
+    """No time of day and no measured lag in a frame, and nothing that hangs on how fast the test runs."""
     monkeypatch.setattr(turns, "wall_clock", lambda: "09:41")
+    monkeypatch.setattr(message_list, "SCROLLBAR_S", 0.0)
+    monkeypatch.setattr(Pace, "lines_ahead", lambda self, new_lines: 0)
     monkeypatch.setattr(LagMeter, "p95_ms", property(lambda self: None))
 
 

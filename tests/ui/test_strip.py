@@ -106,6 +106,20 @@ def test_colours_are_multiples_of_p50() -> None:
     assert [tone for _, tone in model.glyphs(10)] == ["good", "slow", "slow", "bad"]
 
 
+def test_of_many_tokens_in_a_column_a_slow_one_colours_nothing_and_a_bad_one_all() -> None:
+    def tones(*rounds: tuple[float, int]) -> set[str]:
+        model = StripModel()
+        model.feed(decode(0, (4, 1), *rounds))  # a column of about thirty
+        model.rescale(4.0, 5.0, S)
+        assert len(model.columns) == 1
+        return {tone for _, tone in model.glyphs(10)}
+
+    assert tones(*[(4, 1)] * 20, (7, 1)) == {"good"}
+    assert tones(*[(4, 1)] * 20, (13, 1)) == {"bad"}
+    assert tones(*[(4, 1)] * 18, *[(7, 1)] * 3) == {"slow"}
+    assert tones(*[(4, 1)] * 6, (7, 1)) == {"slow"}  # few share the column: one is a tenth
+
+
 def test_the_version_changes_exactly_when_something_does() -> None:
     model = StripModel()
     model.rescale(4.0, 5.0, S)

@@ -216,6 +216,7 @@ class MessageList(ScrollView, can_focus=True):
         if view in self.mounted:
             self._arrange(self._all.index(view, self._first) - self._first)
             self._settle()
+            self._sync_scrollbar()  # a reply has ended, for one: nothing more would bring the bar to where it belongs
 
     def on_resize(self, event: events.Resize) -> None:
         """Lays everything out anew; the bottom stays the bottom, else the line on top stays on top."""

@@ -5,6 +5,9 @@ its tokens, so a spike survives. Columns follow the engine's clock, at most 8 a 
 second and never shrinks inside a turn, so the drawing does not jitter; a token above it gets a glyph of its own, which
 reads without colour.
 
+Red is a column with a token beyond 3 x p50. Amber is one of whose tokens a tenth is beyond 1.5 x p50: of the thirty
+that share a column at 250 tokens/s the slowest nearly always is, and that tells nothing.
+
 The reference of scale and colour is p50 of the rounds. Without drafting that is TPOT p50. With drafting a round that
 accepts nothing costs its one token all of the round, and that is no trouble: measured against p50 of d / k, every
 column of several rounds would be red.
@@ -30,6 +33,7 @@ SCALE_NS = 1_000_000_000
 HEADROOM = 1.25
 TYPICAL = 4  # the scale reaches at least 4 x p50, so that a usual column is a quarter high
 SLOW, BAD = 1.5, 3.0  # multiples of p50 above which the colour changes
+MOST_SLOW = 8  # tokens of a column that are known by themselves
 KEPT = 512  # columns
 
 
@@ -38,6 +42,8 @@ class StripModel:
 
     def __init__(self) -> None:
         self.columns: deque[float] = deque(maxlen=KEPT)  # ms per token, the slowest of the column
+        self._slow: deque[list[float]] = deque(maxlen=KEPT)  # of each column: its slowest tokens, the slowest first
+        self._counts: deque[int] = deque(maxlen=KEPT)  # tokens of each column
         self.version = 0  # changes when anything drawn changes
         self.top_ms: float | None = None  # the scale
         self.p50_ms: float | None = None
@@ -46,6 +52,8 @@ class StripModel:
 
     def start_turn(self) -> None:
         self.columns.clear()
+        self._slow.clear()
+        self._counts.clear()
         self.top_ms = self.p50_ms = None
         self._column_end = 0
         self.version += 1
@@ -65,8 +73,16 @@ class StripModel:
     def _add(self, ms: float, at_ns: int) -> None:
         if self.columns and at_ns < self._column_end:
             self.columns[-1] = max(self.columns[-1], ms)
+            self._counts[-1] += 1
+            slow = self._slow[-1]
+            if len(slow) < MOST_SLOW or ms > slow[-1]:
+                slow.append(ms)
+                slow.sort(reverse=True)
+                del slow[MOST_SLOW:]
             return
         self.columns.append(ms)
+        self._slow.append([ms])
+        self._counts.append(1)
         # A steady stream keeps the grid, so columns hold equally many tokens; after a pause it starts anew.
         late = at_ns - self._column_end
         self._column_end = (self._column_end if self._column_end and late < COLUMN_NS else at_ns) + COLUMN_NS
@@ -92,24 +108,32 @@ class StripModel:
             return full + 1
         return max(1, min(full, round(ms / self.top_ms * full)))
 
-    def tone(self, ms: float) -> str:
-        """ "good", "slow" or "bad", by multiples of p50."""
-        if not self.p50_ms or ms <= SLOW * self.p50_ms:
+    def _tone(self, slow: list[float], count: int) -> str:
+        """ "good", "slow" or "bad" for a column, by multiples of p50."""
+        if not self.p50_ms or slow[0] <= SLOW * self.p50_ms:
             return "good"
-        return "slow" if ms <= BAD * self.p50_ms else "bad"
+        if slow[0] > BAD * self.p50_ms:
+            return "bad"
+        tenth = slow[min(count // 10, len(slow) - 1)]
+        return "slow" if tenth > SLOW * self.p50_ms else "good"
 
     def glyphs(self, width: int, row: int = 0, rows: int = 1) -> list[tuple[str, str]]:
         """Glyph and tone of the last `width` columns; `row` 0 is the upper one of `rows`."""
         below = 8 * (rows - 1 - row)
-        out = []
-        for ms in list(self.columns)[-width:] if width > 0 else []:
+        out: list[tuple[str, str]] = []
+        if width <= 0:
+            return out
+        last = slice(-width, None)
+        for ms, slow, count in zip(
+            *(list(part)[last] for part in (self.columns, self._slow, self._counts)), strict=True
+        ):
             level = self.level(ms, rows)
             if level > 8 * rows:
                 glyph = ABOVE if row == 0 else BARS[7]
             else:
                 eighths = min(level - below, 8)
                 glyph = BARS[eighths - 1] if eighths > 0 else " "
-            out.append((glyph, self.tone(ms)))
+            out.append((glyph, self._tone(slow, count)))
         return out
 
 
