@@ -212,6 +212,15 @@ def test_a_larger_pass_leaves_programs_recorded_before_it_alone(path: Path) -> N
     assert bench.reply(PROMPT, 20, 3)[0] == want
 
 
+def test_rows_beyond_the_vocabulary_are_never_chosen() -> None:
+    ops = NativeOps(native.library())
+    table, _, rows = small(ops)
+    ops.set_vocabulary(13)
+    hidden = ops.embed(table, rows)
+    logits = torch.frombuffer(bytearray(ops.read(ops.vocabulary(hidden, table))), dtype=torch.float32).view(3, 20)
+    assert torch.isfinite(logits[:, :13]).all() and (logits[:, 13:] == float("-inf")).all()
+
+
 def test_arguments_are_counted() -> None:
     ops = NativeOps(native.library())
     with pytest.raises(TypeError, match="no_draft takes 1 arguments, not 2"):
