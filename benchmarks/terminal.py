@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -25,6 +25,8 @@ import pyte
 from lingchat.catalog.models import resolve
 from lingchat.catalog.store import stamp_path
 from lingchat.config import paths
+from lingchat.kernels.cpu import library
+from lingchat.kernels.cpu.build import BuildError
 
 COLUMNS, ROWS = 120, 40
 PROMPT_ROW, STATUS_ROW, TEXT_COLUMN = ROWS - 2, ROWS - 1, 3
@@ -35,8 +37,11 @@ START_LIMIT_S, CLOSE_LIMIT_S = 60.0, 10.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def environment(home: Path, script: Path | None = None) -> dict[str, str]:
-    """Variables of a run in `home`; with `script` the scripted engine plays it, else the real engine loads."""
+def environment(home: Path, script: Path | None = None, *, own_process: bool = False) -> dict[str, str]:
+    """Variables of a run in `home`; with `script` a scripted engine plays it, else the real engine loads.
+
+    The scripted engine lives in the front end, or with `own_process` behind the pipe, as the real one does.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -44,12 +49,14 @@ def environment(home: Path, script: Path | None = None) -> dict[str, str]:
         if not name.startswith("LINGCHAT_") and name not in ("NO_COLOR", "PYTHONDONTWRITEBYTECODE")
     }
     kept |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LINGCHAT_HOME": str(home)}
-    return kept | ({"LINGCHAT_ENGINE": f"scripted:{script}"} if script is not None else {})
+    kind = "played" if own_process else "scripted"
+    return kept | ({"LINGCHAT_ENGINE": f"{kind}:{script}"} if script is not None else {})
 
 
 @contextmanager
 def new_home(*, model: bool = False) -> Iterator[Path]:
-    """A home that lasts for the block. With `model` the default model lies there, checked: no start fetches or hashes it."""
+    """A home that lasts for the block. With `model` the default model lies there, checked, and the native code is there
+    too, built by now where a compiler is: no start fetches, hashes or builds."""
     with tempfile.TemporaryDirectory(prefix="lingchat-bench-") as folder:
         home = Path(folder)
         if model:
@@ -58,6 +65,11 @@ def new_home(*, model: bool = False) -> Iterator[Path]:
             models.mkdir(parents=True)
             (models / found.name).symlink_to(found)
             shutil.copy(stamp_path(found), models)
+            with suppress(BuildError):  # what computed stands in the results
+                library.build()
+            cache = paths(environment(home)).cache
+            cache.mkdir(parents=True)
+            (cache / "native").symlink_to(library.cache_folder())
         yield home
 
 

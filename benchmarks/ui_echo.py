@@ -4,8 +4,11 @@ Key echo: ms from writing a key to the terminal until an emulator (pyte) shows t
 the slowest of each run: `idle`; `stream` while a scripted engine streams 500 tokens/s; `session` the same with a session
 of 1,000 messages loaded; `list` and `table` during a reply of 300 items or rows at 500 tokens/s and its end.
 
-Cost, without keys: bytes/s to the terminal and processor share of the front end, idle and at 200 tokens/s with the
-latency panel. The scripted engine lives inside the front end, so its share is measured too: `-p` with the same script.
+Cost, without keys: bytes/s to the terminal and processor share of the front end's process, idle and at 200 tokens/s with
+the latency panel, a token a round and with drafts. What was streamed meanwhile is counted in the trace and printed.
+
+The scripted engine lives in a process of its own and speaks through the built-in engine's pipe, in batches as that one
+sends them, so the front end's process is measured and nothing else.
 
     python benchmarks/ui_echo.py [--repeats 3] [--keys 60] [--seconds 8] [--only idle] [--name ui_echo]
 """
@@ -27,15 +30,16 @@ from terminal import COMMAND, Others, Terminal, cpu_seconds, echo_times, environ
 from lingchat.config import paths
 from lingchat.engines.api import ModelInfo
 from lingchat.engines.script import Script, ScriptTurn, pieces
-from lingchat.events import Ui
+from lingchat.events import Decode, Ui
 from lingchat.session import SessionStore
 from lingchat.trace import read_trace
 
 ECHO_LIMIT_MS = 50.0
-CPU_LIMITS = {"idle": 1.0, "stream": 8.0}  # percent of a core
+CPU_LIMITS = {"idle": 1.0, "stream": 8.0, "drafted": 8.0}  # percent of a core
 BYTES_LIMIT = 60_000  # a second
 FAST, USUAL = 500.0, 200.0  # tokens a second
 BATCH_MS = 15.0  # the worker sends what was decoded this often (runtime/outbox.py)
+DRAFTS, ACCEPTED = 3, (0, 3, 1, 2, 0, 3)  # a round of `drafted`; L = 2.5
 MESSAGES = 1000
 PROSE = """The cache keeps one entry per token, and it **grows** with every round of the decode loop until the context is full.
 Reading it costs memory bandwidth, so a *long* context is slower than a short one; see `state.py` for the layout of rows.
@@ -46,10 +50,17 @@ TABLE = "| a | b | c |\n|---|---|---|\n" + "".join(f"| {n} | value {n} | more *t
 CASES = ("idle", "stream", "session", "list", "table")
 
 
-def write_script(home: Path, text: str, tok_s: float) -> Path:
-    """A script that answers anything with `text`, a token a round, sent in batches as the worker sends them."""
-    round_ms = 1000.0 / tok_s
-    turn = ScriptTurn(tokens=pieces(text), round_ms=round_ms, rounds_an_event=math.ceil(BATCH_MS / round_ms))
+def write_script(home: Path, text: str, tok_s: float, *, drafted: bool = False) -> Path:
+    """A script that answers anything with `text`, sent in batches as the worker sends them; a token a round, or drafted."""
+    per_round = 1 + sum(ACCEPTED) / len(ACCEPTED) if drafted else 1.0
+    round_ms = 1000.0 * per_round / tok_s
+    turn = ScriptTurn(
+        tokens=pieces(text),
+        m=(DRAFTS,) if drafted else (),
+        a=ACCEPTED if drafted else (),
+        round_ms=round_ms,
+        rounds_an_event=math.ceil(BATCH_MS / round_ms),
+    )
     # A context that 1,000 messages fit.
     info = ModelInfo(name="scripted model", backend="scripted", context=1_000_000)
     path = home / "script.json"
@@ -94,7 +105,7 @@ def echo(case: str, keys: int, seed: int) -> dict[str, float]:
     # Long enough for every key at half a second each; a list or a table ends by itself.
     text = {"list": LIST, "table": TABLE}.get(case) or PROSE * math.ceil(FAST * (keys / 2 + 10) / len(pieces(PROSE)))
     with new_home() as home:
-        env = environment(home, write_script(home, text, FAST))
+        env = environment(home, write_script(home, text, FAST), own_process=True)
         arguments = ["-r", write_session(home)] if case == "session" else []
         with Terminal(arguments, env) as terminal:
             terminal.until(lambda: ready(terminal))
@@ -140,33 +151,48 @@ def echoes(case: str, repeats: int, keys: int) -> dict[str, Any]:
     return result
 
 
-def cost(streaming: bool, seconds: float) -> dict[str, float]:
-    """Processor share of a core in percent, bytes a second and full clears over `seconds`, without a key."""
+def streamed(home: Path) -> int:
+    """Tokens of the reply that the newest trace in `home` holds so far."""
+    trace = newest_trace(home)
+    assert trace is not None
+    return sum(sum(event.k) for event in read_trace(trace) if isinstance(event, Decode))
+
+
+def cost(kind: str, seconds: float) -> dict[str, float]:
+    """Of the front end over `seconds`, without a key: processor share of a core in percent, bytes a second, full clears."""
     text = PROSE * math.ceil(USUAL * (seconds + 10) / len(pieces(PROSE)))
-    with new_home() as home, Terminal([], environment(home, write_script(home, text, USUAL))) as terminal:
-        terminal.until(lambda: ready(terminal))
-        if streaming:
-            terminal.type(b"go on\r")
-            terminal.until(lambda: decoding(terminal))
-        terminal.read_for(2.0)
-        received, clears = terminal.received, terminal.full_clears
-        used, begun = cpu_seconds(terminal.pid), time.monotonic()
-        terminal.read_for(seconds)
-        elapsed = time.monotonic() - begun
-        return {
-            "cpu_percent": 100 * (cpu_seconds(terminal.pid) - used) / elapsed,
-            "bytes_per_s": (terminal.received - received) / elapsed,
-            "full_clears": terminal.full_clears - clears,
-        }
+    with new_home() as home:
+        env = environment(home, write_script(home, text, USUAL, drafted=kind == "drafted"), own_process=True)
+        with Terminal([], env) as terminal:
+            terminal.until(lambda: ready(terminal))
+            if kind != "idle":
+                terminal.type(b"go on\r")
+                terminal.until(lambda: decoding(terminal))
+            terminal.read_for(2.0)
+            received, clears = terminal.received, terminal.full_clears
+            tokens = streamed(home)
+            used, begun = cpu_seconds(terminal.pid), time.monotonic()
+            terminal.read_for(seconds)
+            elapsed, used = time.monotonic() - begun, cpu_seconds(terminal.pid) - used
+            found = {
+                "cpu_percent": 100 * used / elapsed,
+                "bytes_per_s": (terminal.received - received) / elapsed,
+                "full_clears": terminal.full_clears - clears,
+            }
+            if kind != "idle":
+                found["tokens_per_s"] = (streamed(home) - tokens) / elapsed
+                if not decoding(terminal):
+                    raise RuntimeError("the reply ended before the measurement: make the text longer")
+            return found
 
 
-def engine_share(seconds: float) -> float:
-    """Processor share in percent of `-p` with the script of `cost`: engine, trace and session without a screen."""
+def records_share(seconds: float) -> float:
+    """Processor share in percent of `-p` with the script of `stream`: pipe, trace and session without a screen."""
     text = PROSE * math.ceil(USUAL * (seconds + 10) / len(pieces(PROSE)))
     with new_home() as home:
         process = subprocess.Popen(
             [*COMMAND, "-p", "go on"],
-            env=environment(home, write_script(home, text, USUAL)),
+            env=environment(home, write_script(home, text, USUAL), own_process=True),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
         )
@@ -184,13 +210,14 @@ def engine_share(seconds: float) -> float:
 
 def costs(repeats: int, seconds: float) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for name in ("idle", "stream"):
-        runs = [cost(name == "stream", seconds) for _ in range(repeats)]
+    for name in ("idle", "stream", "drafted"):
+        runs = [cost(name, seconds) for _ in range(repeats)]
         part = result[name] = {key: spread([run[key] for run in runs]) for key in runs[0]}
         part["cpu_percent"]["limit"] = CPU_LIMITS[name]
         part["full_clears"]["limit"] = 0
-    result["stream"]["bytes_per_s"]["limit"] = BYTES_LIMIT
-    result["stream"]["of_cpu_engine_and_records_percent"] = spread([engine_share(seconds) for _ in range(repeats)])
+        if name != "idle":
+            part["bytes_per_s"]["limit"] = BYTES_LIMIT
+    result["stream"]["of_cpu_pipe_and_records_percent"] = spread([records_share(seconds) for _ in range(repeats)])
     return result
 
 
@@ -211,8 +238,8 @@ def main() -> None:
             medians = {name: round(of["median"], 1) for name, of in part.items() if isinstance(of, dict)}
             print(f"echo {case:8} {part['keys']} keys {medians}", flush=True)
     if found.only is None or "cost" in found.only:
-        result["cost"] = {"tokens_per_s": USUAL, **costs(found.repeats, found.seconds)}
-        for name in ("idle", "stream"):
+        result["cost"] = {"aim_tokens_per_s": USUAL, **costs(found.repeats, found.seconds)}
+        for name in CPU_LIMITS:
             print(f"cost {name:8}", {key: round(of["median"], 2) for key, of in result["cost"][name].items()})
     result["others_percent_of_a_core"] = others.percent()
     save(found.name, result)
