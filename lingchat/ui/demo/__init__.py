@@ -73,7 +73,7 @@ async def gather(
     cause = None
     if not replay:
         try:
-            await _run_ladder(settings, folder, prompt, notes, make_engine or local_engine(settings))
+            await run_ladder(settings, folder, prompt, notes, make_engine or local_engine(settings))
             return recordings(folder, LADDER), ""
         except (FetchError, ModelNotFound) as problem:
             if settings.model is not None:
@@ -89,7 +89,8 @@ async def gather(
     return found, f"NOT this machine: recorded {start.wall[:10]} on {start.machine}"
 
 
-async def _run_ladder(settings: Settings, folder: Path, prompt: str, notes: Notes, make_engine: MakeEngine) -> None:
+async def run_ladder(settings: Settings, folder: Path, prompt: str, notes: Notes, make_engine: MakeEngine) -> None:
+    """Run the rungs one after another and keep each in `folder`."""
     import msgspec
 
     from lingchat.events import Engine, TurnEnd, Warn

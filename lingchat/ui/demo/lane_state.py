@@ -79,7 +79,7 @@ class RecordedLane:
                 self.text += visible(event.delta)
             elif isinstance(event, TurnEnd):
                 self.done = True
-        self.strip.rescale(self.stats.tpot(0.5), self.stats.tpot(0.95), self._ns)
+        self.strip.rescale(self.stats.round(0.5), self.stats.round(0.95), self._ns)
 
     def figures(self) -> tuple[str, str]:
         stats = self.stats
