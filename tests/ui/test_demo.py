@@ -151,7 +151,9 @@ async def test_replay_shows_the_last_runs_without_an_engine(tmp_path: Path, note
 
 
 def test_what_ships_is_labelled_and_real() -> None:
-    for run in shipped(LADDER):
+    runs = shipped(LADDER)
+    assert [run.rung for run in runs] == list(LADDER)
+    for run in runs:
         start = run.trace.start
         assert start.machine and start.wall
         assert run.trace.fold().turns[1].tokens > 0
