@@ -6,7 +6,7 @@ Knows nothing of what the options mean.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from lingchat.errors import UsageError
@@ -15,9 +15,11 @@ from lingchat.errors import UsageError
 class Parser(argparse.ArgumentParser):
     """Raises UsageError instead of exiting; options are never abbreviated, so that a new one breaks no script."""
 
-    def __init__(self, prog: str, **rest: Any) -> None:
+    def __init__(self, prog: str, *, epilog: str | Callable[[], str] | None = None, **rest: Any) -> None:
+        """`epilog` as a function is called for a help only."""
         rest.setdefault("formatter_class", HelpFormatter)
         super().__init__(prog, allow_abbrev=False, add_help=False, **rest)
+        self._end = epilog
         self.add_argument("-h", "--help", action="help", help="show this help")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -41,6 +43,10 @@ class Parser(argparse.ArgumentParser):
             close = _close(str(value), words)
             hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(words)}"
             raise argparse.ArgumentError(action, f"{value!r} is none of its values, {hint}")
+
+    def format_help(self) -> str:
+        self.epilog = self._end() if callable(self._end) else self._end
+        return super().format_help()
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """As argparse does it, but a failed write is no success: `lingchat -h >/dev/full` has printed nothing."""

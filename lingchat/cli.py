@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,15 +71,13 @@ def _run(words: list[str]) -> int:
 
 def parser() -> Parser:
     """The options of a chat and of `-p`."""
-    commands = "\n".join(f"  {command.usage:<36} {command.help}" for command in COMMANDS.values())
-    codes = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     parse = Parser(
         "lingchat",
         usage="lingchat [PROMPT] [options]      the chat screen; PROMPT is sent first\n"
         "       lingchat -p PROMPT [options]    one reply to standard output\n"
         "       lingchat COMMAND -h             help of a command",
         description="A terminal chat with its own runtime that shows every token's latency.",
-        epilog=f"commands:\n{commands}\n\n" + textwrap.fill(f"exit codes: {codes}", 98, subsequent_indent="  "),
+        epilog=_epilog,
     )
     parse.add_argument("prompt", nargs="?", metavar="PROMPT", help=argparse.SUPPRESS)
     parse.add_argument("-V", "--version", action="version", version=f"lingchat {__version__}", help="show the version")
@@ -124,6 +121,15 @@ def parser() -> Parser:
     group.add_argument("--no-stdin", action="store_true", help="do not read standard input")
     group.add_argument("--color", metavar="WHEN", help="auto, always, never")
     return parse
+
+
+def _epilog() -> str:
+    """What the help ends in."""
+    import textwrap
+
+    commands = "\n".join(f"  {command.usage:<36} {command.help}" for command in COMMANDS.values())
+    codes = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+    return f"commands:\n{commands}\n\n" + textwrap.fill(f"exit codes: {codes}", 98, subsequent_indent="  ")
 
 
 def _seconds(text: str) -> float:

@@ -12,7 +12,6 @@ import errno
 import os
 import queue
 import stat
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +87,8 @@ class OutFile:
         self._whole = mode is None or stat.S_ISREG(mode)
         try:
             if self._whole:
+                import tempfile  # most replies go to standard output
+
                 fd, self._temporary = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
                 os.fchmod(fd, stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask())
             else:
