@@ -127,8 +127,10 @@ void pool();
 int main(int count, char** words) {
   using namespace check;
   for (int i = 1; i < count; i++) {
-    if (!strcmp(words[i], "--quick")) quick = true;
-    else only = words[i];
+    if (!strcmp(words[i], "--quick"))
+      quick = true;
+    else
+      only = words[i];
   }
   std::string names;
   for (const lc::Isa* isa : isas_here()) names += std::string(" ") + isa->name;

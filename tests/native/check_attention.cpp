@@ -49,7 +49,8 @@ void attend(const char* what, const Shape& s) {
   for (uint16_t& h : old_keys) h = half_of(random.bell());
   for (uint16_t& h : old_values) h = half_of(random.bell());
   int32_t* length = arena.array<int32_t>(1);
-  const Rows* rows = arena.of(Rows{nullptr, length, s.dim ? rotations(arena, random, s.capacity, s.dim) : nullptr, s.dim, s.adjacent});
+  const Rows* rows =
+      arena.of(Rows{nullptr, length, s.dim ? rotations(arena, random, s.capacity, s.dim) : nullptr, s.dim, s.adjacent});
   it.outputs = {span("out", out, s.rows, s.heads * s.D)};
   if (s.start + s.rows == s.capacity) {
     it.outputs.push_back(span("keys", keys, 1, cached));
@@ -69,7 +70,8 @@ void attend(const char* what, const Shape& s) {
     for (int64_t g = 0; g < s.groups; g++) {
       for (int64_t p = 0; p < s.start; p++) {
         for (int64_t d = 0; d < s.D; d++) {
-          const int64_t key = ((g * s.capacity + p / 16 * 16) * s.D) + d * 16 + p % 16, value = (g * s.capacity + p) * s.D + d;
+          const int64_t key = ((g * s.capacity + p / 16 * 16) * s.D) + d * 16 + p % 16,
+                        value = (g * s.capacity + p) * s.D + d;
           keys[key] = old_keys[(size_t)key];
           values[value] = old_values[(size_t)value];
         }
@@ -78,8 +80,9 @@ void attend(const char* what, const Shape& s) {
   };
   it.pass = [&](Engine& engine, int64_t from, int64_t n) {
     *length = (int32_t)(s.start + from);
-    const AttentionArgs arguments = {qkv + from * width, q_norm, k_norm, 1e-6, s.heads, s.groups, s.D, keys, values, s.capacity,
-                                     rows, out + from * s.heads * s.D, partial};
+    const AttentionArgs arguments = {
+        qkv + from * width,         q_norm, k_norm, 1e-6, s.heads, s.groups, s.D, keys, values, s.capacity, rows,
+        out + from * s.heads * s.D, partial};
     engine.run({make("attention", arguments)}, n);
   };
   hold(it);
@@ -101,7 +104,8 @@ void attend_latent(const char* what, const LatentShape& s) {
   it.arena = &arena;
   const int64_t wide = s.nope + s.rope, row = s.rank + s.rope, queried = s.q_rank ? s.q_rank : s.heads * wide;
   const int64_t width = queried + row + (s.gated ? s.heads : 0) + 3;  // some columns of something else
-  const int64_t segments = (s.capacity + SEGMENT - 1) / SEGMENT, parts = PARTIAL_ROWS * s.heads * segments * (s.rank + 2);
+  const int64_t segments = (s.capacity + SEGMENT - 1) / SEGMENT,
+                parts = PARTIAL_ROWS * s.heads * segments * (s.rank + 2);
   float* projected = arena.floats(random, s.rows * width);
   const std::vector<float> before(projected, projected + s.rows * width);
   const float* kv_norm = arena.floats(random, s.rank, 0.3f, 1);
@@ -118,10 +122,13 @@ void attend_latent(const char* what, const LatentShape& s) {
   float* partial = arena.array<float>(parts);
   Act* room = arena.of(act(arena, s.rows, s.q_rank ? s.q_rank : 1));
   int32_t* length = arena.array<int32_t>(1);
-  const Rows* rows = arena.of(Rows{nullptr, length, s.rope ? rotations(arena, random, s.capacity, s.rope) : nullptr, s.rope, 1});
+  const Rows* rows =
+      arena.of(Rows{nullptr, length, s.rope ? rotations(arena, random, s.capacity, s.rope) : nullptr, s.rope, 1});
   it.outputs = {span("out", out, s.rows, s.heads * s.value)};
-  if (s.start + s.rows == s.capacity) it.outputs.push_back(span("cache", cache, 1, s.capacity * row));
-  else it.spoiled = {s.rows - 1};
+  if (s.start + s.rows == s.capacity)
+    it.outputs.push_back(span("cache", cache, 1, s.capacity * row));
+  else
+    it.spoiled = {s.rows - 1};
   if (!it.spoiled.empty()) {
     it.spoil = [&](int64_t r) {
       for (int64_t i = 0; i < width; i++) projected[r * width + i] = NAN;

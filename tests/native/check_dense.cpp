@@ -70,7 +70,10 @@ float* inputs(Arena& arena, Random& random, int64_t rows, int64_t columns) {
 void projection(int64_t kind, int64_t n, int64_t columns, Filling filling, bool bias) {
   Case it;
   it.name = std::string("project ") + kind_name(kind) + " " + std::to_string(n) + " x " + std::to_string(columns) +
-            (filling == ANY ? "" : filling == LARGEST ? " largest" : " smallest") + (bias ? " bias" : "");
+            (filling == ANY       ? ""
+             : filling == LARGEST ? " largest"
+                                  : " smallest") +
+            (bias ? " bias" : "");
   if (!wanted(it.name)) return;
   Random random(it.name);
   Arena arena;
@@ -94,7 +97,8 @@ void projection(int64_t kind, int64_t n, int64_t columns, Filling filling, bool 
       float expected = product(w->part[0], i, q, columns);
       if (bias) expected = expected + w->bias[i];
       if (out[r * n + i] != expected)
-        return failed(it.name, "out[%d][%d] is %.9g, the scalar product gives %.9g", (int)r, (int)i, (double)out[r * n + i], (double)expected);
+        return failed(it.name, "out[%d][%d] is %.9g, the scalar product gives %.9g", (int)r, (int)i,
+                      (double)out[r * n + i], (double)expected);
     }
   }
 }
@@ -149,8 +153,8 @@ void layer(const char* what, int64_t d, int64_t inner, int64_t rows, bool bias) 
   float* tapped = arena.array<float>(rows * d);
   const int64_t widest = std::max(std::max(d, inner), in->rows);
   Act* room = arena.of(act(arena, rows, widest));
-  it.outputs = {span("projected", projected, rows, in->rows), span("hidden", hidden, rows, inner), span("x", x, rows, d),
-                span("normed", normed, rows, d), span("tapped", tapped, rows, d)};
+  it.outputs = {span("projected", projected, rows, in->rows), span("hidden", hidden, rows, inner),
+                span("x", x, rows, d), span("normed", normed, rows, d), span("tapped", tapped, rows, d)};
   it.begin = [&] {
     memcpy(x, start, (size_t)(rows * d) * 4);
     poison_all(projected, rows * in->rows);
@@ -230,11 +234,13 @@ void vocabulary() {
     const VocabularyArgs all = {hidden + from * d, w, logits + from * v, limit, 0, room};
     const VocabularyArgs single = {hidden + (from + n - 1) * d, w, one, limit, 1, room};
     engine.run({make("vocabulary", all), make("vocabulary", single)}, n);
-    if (memcmp(one, logits + (from + n - 1) * v, (size_t)v * 4)) failed(it.name, "a single row differs from the same of several");
+    if (memcmp(one, logits + (from + n - 1) * v, (size_t)v * 4))
+      failed(it.name, "a single row differs from the same of several");
   };
   if (!hold(it)) return;
   for (int64_t i = 0; i < it.rows * v; i++) {
-    if ((logits[i] == -INFINITY) != (i % v >= limit)) return failed(it.name, "logit %d is %g", (int)(i % v), (double)logits[i]);
+    if ((logits[i] == -INFINITY) != (i % v >= limit))
+      return failed(it.name, "logit %d is %g", (int)(i % v), (double)logits[i]);
   }
 }
 
@@ -276,7 +282,8 @@ void embedding() {
   it.pass = [&](Engine& engine, int64_t from, int64_t n) {
     float* rows = out + from * d;
     engine.run({make("embed", EmbedArgs{table, ids + from, rows, 0}),
-                make("concat_project", ConcatArgs{rows, norm_a, other + from * d, norm_b, EPS, both, fresh + from * 45, joined, room}),
+                make("concat_project",
+                     ConcatArgs{rows, norm_a, other + from * d, norm_b, EPS, both, fresh + from * 45, joined, room}),
                 make("final_norm", FinalNormArgs{rows, norm_a, EPS, last, d, 1})},
                n);
   };
@@ -287,7 +294,8 @@ void embedding() {
     const Part& part = table->part[p];
     for (int64_t k = 0; k < d; k++) {
       const float expected = value_of(part.kind, weight_at(part.kind, part.data, d, ids[r] - part.first, k));
-      if (out[r * d + k] != expected) return failed(it.name, "%s: row %d, column %d", kind_name(part.kind), ids[r], (int)k);
+      if (out[r * d + k] != expected)
+        return failed(it.name, "%s: row %d, column %d", kind_name(part.kind), ids[r], (int)k);
     }
   }
 }
@@ -311,7 +319,9 @@ void copies() {
     poison_all(to, n);
     poison_all(zeroed, n);
   };
-  it.pass = [&](Engine& engine, int64_t, int64_t) { engine.run({make("copy", CopyArgs{a, b, n * 4}), make("zero", ZeroArgs{c, n * 4})}, 1); };
+  it.pass = [&](Engine& engine, int64_t, int64_t) {
+    engine.run({make("copy", CopyArgs{a, b, n * 4}), make("zero", ZeroArgs{c, n * 4})}, 1);
+  };
   if (!hold(it)) return;
   for (int64_t i = 0; i < n; i++)
     if (to[i] != from[i] || zeroed[i] != 0) return failed(it.name, "value %d", (int)i);

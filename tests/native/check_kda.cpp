@@ -50,7 +50,8 @@ void recur(const char* what, const Shape& s, bool dropping) {
   float* last_state = arena.array<float>(state_size);
   Act* room = arena.of(act(arena, s.rows, s.rank ? s.rank : 1));
   int32_t* count = arena.array<int32_t>(1);
-  it.outputs = {span("out", out, s.rows, P), span("state", last_state, 1, state_size), span("window", window, 1, history * 3 * P)};
+  it.outputs = {span("out", out, s.rows, P), span("state", last_state, 1, state_size),
+                span("window", window, 1, history * 3 * P)};
   it.begin = [&] {
     memcpy(projected, before.data(), before.size() * 4);
     memcpy(state_memory, first_state, (size_t)state_size * 4);
@@ -92,7 +93,10 @@ void recur(const char* what, const Shape& s, bool dropping) {
 }  // namespace
 
 void kda() {
-  const struct { const char* what; Shape shape; } cases[] = {
+  const struct {
+    const char* what;
+    Shape shape;
+  } cases[] = {
       {"of odd width", {3, 12, 4, 0, 16, 40, true, W8}},
       {"of a tile and a rest", {2, 40, 4, 20, 16, 40, true, W8}},
       {"with softplus", {2, 16, 3, 24, 16, 40, false, F32}},

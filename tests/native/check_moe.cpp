@@ -76,12 +76,15 @@ void mix(const char* what, const Shape& s) {
   };
   it.pass = [&](Engine& engine, int64_t from, int64_t n) {
     float* rows = x + from * s.d;
-    const RouteArgs route = {rows, norm, 1e-6, router, bias, kept, s.experts, s.chosen, s.groups, s.chosen_groups, s.renormalize, 2.5};
-    engine.run({make("route", route), make("experts_up", ExpertsUpArgs{kept, gate, up, shared_up, s.chosen, s.limit, s.shared_limit}),
+    const RouteArgs route = {rows,      norm,     1e-6,     router,          bias,          kept,
+                             s.experts, s.chosen, s.groups, s.chosen_groups, s.renormalize, 2.5};
+    engine.run({make("route", route),
+                make("experts_up", ExpertsUpArgs{kept, gate, up, shared_up, s.chosen, s.limit, s.shared_limit}),
                 make("experts_down", ExpertsDownArgs{rows, kept, down, shared_down, s.chosen})},
                n);
     for (int64_t i = 0; i < n * s.chosen; i++)
-      if (routes.ids[i] < 0 || routes.ids[i] >= s.experts) return failed(it.name, "id %d of %d experts", routes.ids[i], (int)s.experts);
+      if (routes.ids[i] < 0 || routes.ids[i] >= s.experts)
+        return failed(it.name, "id %d of %d experts", routes.ids[i], (int)s.experts);
     memcpy(all_ids + from * s.chosen, routes.ids, (size_t)(n * s.chosen) * 4);
     memcpy(all_weights + from * s.chosen, routes.weights, (size_t)(n * s.chosen) * 4);
   };
@@ -102,7 +105,8 @@ void mix(const char* what, const Shape& s) {
     for (int64_t e = 0; e < s.experts; e++)
       for (int64_t i = 0; i < s.chosen_groups; i++)
         if (groups[(size_t)i].second == e / size) order.push_back(e);
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return score[(size_t)a] > score[(size_t)b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return score[(size_t)a] > score[(size_t)b]; });
     for (int64_t i = 0; i < s.chosen; i++) {
       if (all_ids[r * s.chosen + i] != order[(size_t)i])
         return failed(it.name, "row %d: expert %d, not %d", (int)r, all_ids[r * s.chosen + i], (int)order[(size_t)i]);

@@ -21,8 +21,9 @@ struct Type {
   int64_t values, bytes;  // of a block
 };
 
-const Type TYPES[] = {{"F32", 1, 4},     {"F16", 1, 2},     {"BF16", 1, 2},    {"F8_E4M3", 1, 1},  {"Q8_0", 32, 34},   {"Q4_0", 32, 18}, {"Q4_1", 32, 20},
-                      {"Q5_0", 32, 22},  {"Q5_1", 32, 24},  {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210}, {"I4", 8, 4}};
+const Type TYPES[] = {{"F32", 1, 4},      {"F16", 1, 2},      {"BF16", 1, 2},   {"F8_E4M3", 1, 1}, {"Q8_0", 32, 34},
+                      {"Q4_0", 32, 18},   {"Q4_1", 32, 20},   {"Q5_0", 32, 22}, {"Q5_1", 32, 24},  {"Q4_K", 256, 144},
+                      {"Q5_K", 256, 176}, {"Q6_K", 256, 210}, {"I4", 8, 4}};
 
 float half_in(const uint8_t* p) { return half_value((uint16_t)(p[0] | p[1] << 8)); }
 
@@ -107,7 +108,8 @@ uint8_t* random_bytes(Arena& arena, Random& random, const Type& type, int64_t ro
   for (int64_t i = 0; i < count; i++) {
     uint8_t* b = out + i * type.bytes;
     for (int64_t j = 0; j < type.bytes; j++) b[j] = (uint8_t)random.next();
-    const float value = random.bell() * (random.below(50) ? 0.1f : 3.0f) * (i % 37 < 2 ? 0.0f : 1.0f), d = random.uniform(0.001f, 0.02f) * (random.below(2) ? 1.0f : -1.0f);
+    const float value = random.bell() * (random.below(50) ? 0.1f : 3.0f) * (i % 37 < 2 ? 0.0f : 1.0f),
+                d = random.uniform(0.001f, 0.02f) * (random.below(2) ? 1.0f : -1.0f);
     if (t == "F32") memcpy(b, &value, 4);
     if (t == "F16") put_half(b, value);
     if (t == "BF16") memcpy(b, (const uint8_t*)&value + 2, 2);
@@ -134,17 +136,22 @@ bool right(const std::string& name, const Source& s, const Type& type, int64_t k
     for (int64_t from = 0; from < s.columns; from += BLOCK) {
       const int64_t end = std::min(s.columns, from + BLOCK);
       float largest = 0;
-      for (int64_t k = from; k < end; k++) largest = std::max(largest, fabsf(number_of(value_at(s, type, n, k), offset)));
+      for (int64_t k = from; k < end; k++)
+        largest = std::max(largest, fabsf(number_of(value_at(s, type, n, k), offset)));
       const float d = half_value(half_of(largest / 127.0f));
       for (int64_t k = from; k < end; k++) {
         const Weight raw = value_at(s, type, n, k), got = weight_at(kind, packed, s.columns, n, k);
         const float value = number_of(raw, offset);
         Weight expected = {1, value, 0};
-        if (kind == F16) expected.d = half_value(half_of(value));
-        else if (same) expected = {raw.q, half_value(half_of(raw.d)), half_value(half_of(raw.m))};
-        else if (kind == W8) expected = {d == 0 ? 0 : (int)std::max(-127.0f, std::min(127.0f, rintf(value / d))), d, 0};
+        if (kind == F16)
+          expected.d = half_value(half_of(value));
+        else if (same)
+          expected = {raw.q, half_value(half_of(raw.d)), half_value(half_of(raw.m))};
+        else if (kind == W8)
+          expected = {d == 0 ? 0 : (int)std::max(-127.0f, std::min(127.0f, rintf(value / d))), d, 0};
         if (got.q != expected.q || !same_bits(got.d, expected.d) || !same_bits(got.m, expected.m)) {
-          failed(name, "row %d, column %d: %d * %.9g + %.9g, not %d * %.9g + %.9g", (int)n, (int)k, got.q, (double)got.d, (double)got.m, expected.q, (double)expected.d, (double)expected.m);
+          failed(name, "row %d, column %d: %d * %.9g + %.9g, not %d * %.9g + %.9g", (int)n, (int)k, got.q,
+                 (double)got.d, (double)got.m, expected.q, (double)expected.d, (double)expected.m);
           return false;
         }
       }
@@ -154,7 +161,8 @@ bool right(const std::string& name, const Source& s, const Type& type, int64_t k
 }
 
 void pack(const Type& type, int64_t kind, int64_t rows, int64_t columns, Pool* pool) {
-  const std::string name = std::string("pack ") + type.name + " as " + kind_name(kind) + " " + std::to_string(rows) + " x " + std::to_string(columns);
+  const std::string name = std::string("pack ") + type.name + " as " + kind_name(kind) + " " + std::to_string(rows) +
+                           " x " + std::to_string(columns);
   if (!wanted(name)) return;
   Random random(name);
   Arena arena;
@@ -168,20 +176,30 @@ void pack(const Type& type, int64_t kind, int64_t rows, int64_t columns, Pool* p
   uint8_t* other = arena.array<uint8_t>(bytes);
   memset(packed, 0xff, (size_t)bytes);
   memset(other, 0x7b, (size_t)bytes);
-  const PackSource given = {type.name, source.data, fp8 || nibbles ? "F32" : nullptr, fp8 || nibbles ? scale : nullptr, rows, columns, nibbles ? group : 0, 0};
+  const PackSource given = {type.name,
+                            source.data,
+                            fp8 || nibbles ? "F32" : nullptr,
+                            fp8 || nibbles ? scale : nullptr,
+                            rows,
+                            columns,
+                            nibbles ? group : 0,
+                            0};
   if (lc_pack(nullptr, &given, kind, packed) || lc_pack(pool, &given, kind, other)) return failed(name, "not packed");
-  if (memcmp(packed, other, (size_t)bytes)) return failed(name, "several threads pack otherwise, or not all bytes are written");
+  if (memcmp(packed, other, (size_t)bytes))
+    return failed(name, "several threads pack otherwise, or not all bytes are written");
   if (!arena.intact()) return failed(name, "written beyond the end of a buffer");
   if (!right(name, source, type, kind, packed)) return;
   float* decoded = arena.array<float>(rows * columns);
   if (lc_decode(kind, packed, rows, columns, decoded)) return failed(name, "not decoded");
   for (int64_t i = 0; i < rows * columns; i++) {
     const float expected = value_of(kind, weight_at(kind, packed, columns, i / columns, i % columns));
-    if (!same_bits(decoded[i], expected)) return failed(name, "decoded %.9g, not %.9g", (double)decoded[i], (double)expected);
+    if (!same_bits(decoded[i], expected))
+      return failed(name, "decoded %.9g, not %.9g", (double)decoded[i], (double)expected);
   }
   for (int64_t n = rows; n < panels_of(rows) * PANEL; n++)
     for (int64_t k = 0; k < columns; k++)
-      if (value_of(kind, weight_at(kind, packed, columns, n, k)) != 0) return failed(name, "row %d beyond the matrix is not 0", (int)n);
+      if (value_of(kind, weight_at(kind, packed, columns, n, k)) != 0)
+        return failed(name, "row %d beyond the matrix is not 0", (int)n);
   passed(name, hash(packed, bytes));
 }
 
@@ -200,8 +218,10 @@ void transposed(const Type& type, int64_t kind) {
   const bool offset = has_offsets(lc_kind(type.name, "int8"));
   for (int64_t n = 0; n < rows; n++) {
     for (int64_t k = 0; k < columns; k++) {
-      const float value = number_of(value_at(source, type, k, n), offset), got = weight_at(kind, packed, columns, n, k).d;
-      if (!same_bits(got, kind == F16 ? half_value(half_of(value)) : value)) return failed(name, "row %d, column %d: %.9g, not %.9g", (int)n, (int)k, (double)got, (double)value);
+      const float value = number_of(value_at(source, type, k, n), offset),
+                  got = weight_at(kind, packed, columns, n, k).d;
+      if (!same_bits(got, kind == F16 ? half_value(half_of(value)) : value))
+        return failed(name, "row %d, column %d: %.9g, not %.9g", (int)n, (int)k, (double)got, (double)value);
     }
   }
   passed(name, hash(packed, bytes));

@@ -34,7 +34,8 @@ void step(void* context, Team& team) {
   p.seen[team.id]++;
 }
 
-// Thread counts that change from one run to the next, more threads than processors: stragglers of one run meet the next.
+// Thread counts that change from one run to the next, more threads than processors: stragglers of one run meet the
+// next.
 void barriers() {
   const std::string name = "pool barriers";
   if (!wanted(name)) return;
@@ -50,7 +51,8 @@ void barriers() {
     if (lc_pool_threads(pool, phases.count) != phases.count) return failed(name, "the pool has fewer threads");
     run_on_pool(pool, step, &phases);
     for (int i = 0; i < 64; i++)
-      if (phases.seen[i] != (i < phases.count)) return failed(name, "thread %d of %d came %d times", i, (int)phases.count, (int)phases.seen[i]);
+      if (phases.seen[i] != (i < phases.count))
+        return failed(name, "thread %d of %d came %d times", i, (int)phases.count, (int)phases.seen[i]);
     if (phases.wrong) return failed(name, "round %d: a thread passed a barrier alone", round);
   }
   lc_pool_free(pool);
@@ -83,7 +85,8 @@ void callers() {
   call(&one);
   pthread_join(thread, nullptr);
   lc_pool_free(pool);
-  if (one.sum != (quick ? 50 : 500) || other.sum != one.sum) return failed(name, "%d and %d runs", (int)one.sum, (int)other.sum);
+  if (one.sum != (quick ? 50 : 500) || other.sum != one.sum)
+    return failed(name, "%d and %d runs", (int)one.sum, (int)other.sum);
   passed(name, 0);
 }
 
@@ -123,14 +126,16 @@ void stopping() {
     lc_pool_threads(pool, 1 + trial % 3);
     pthread_t thread;
     pthread_create(&thread, nullptr, stop, &run);
-    const int64_t status = lc_run(pool, 0 * trial + (lc_isa_count() - 1), program.data(), (int64_t)program.size(), &run);
+    const int64_t status =
+        lc_run(pool, 0 * trial + (lc_isa_count() - 1), program.data(), (int64_t)program.size(), &run);
     pthread_join(thread, nullptr);
     if (status != 0 && status != 1) return failed(name, "status %d", (int)status);
     if (status == 0 && *length != n) return failed(name, "%d of %d instructions, and not stopped", *length, (int)n);
     if (*length < 0 || *length > n) return failed(name, "%d instructions", *length);
     run.stop = 1;
     *length = 0;
-    if (lc_run(pool, lc_isa_count() - 1, program.data(), 2, &run) != 1 || *length) return failed(name, "a stopped run ran");
+    if (lc_run(pool, lc_isa_count() - 1, program.data(), 2, &run) != 1 || *length)
+      return failed(name, "a stopped run ran");
   }
   lc_pool_free(pool);
   passed(name, 0);

@@ -15,9 +15,17 @@ constexpr int64_t WIDTH = 8, RING = 4;
 
 struct Reply {  // what Python holds for one reply
   explicit Reply(Arena& arena, int64_t capacity)
-      : history(arena.array<int32_t>(capacity)), length(arena.array<int32_t>(1)), left(arena.array<int32_t>(1)), done(arena.array<int32_t>(1)),
-        count(arena.array<int32_t>(1)), accepted(arena.array<int32_t>(1)), drafted(arena.array<int32_t>(1)), emitted(arena.array<int32_t>(WIDTH)),
-        ids(arena.array<int32_t>(WIDTH)), draft(arena.array<int32_t>(WIDTH)), n(arena.array<int32_t>(1)),
+      : history(arena.array<int32_t>(capacity)),
+        length(arena.array<int32_t>(1)),
+        left(arena.array<int32_t>(1)),
+        done(arena.array<int32_t>(1)),
+        count(arena.array<int32_t>(1)),
+        accepted(arena.array<int32_t>(1)),
+        drafted(arena.array<int32_t>(1)),
+        emitted(arena.array<int32_t>(WIDTH)),
+        ids(arena.array<int32_t>(WIDTH)),
+        draft(arena.array<int32_t>(WIDTH)),
+        n(arena.array<int32_t>(1)),
         cursor(arena.of(CursorArgs{history, length, left, done, count, accepted, drafted, emitted})) {}
   int32_t *history, *length, *left, *done, *count, *accepted, *drafted, *emitted, *ids, *draft, *n;
   CursorArgs* cursor;
@@ -25,12 +33,14 @@ struct Reply {  // what Python holds for one reply
 
 // ---------------------------------------------------------------- lookup
 
-int64_t looked_up(const std::vector<int32_t>& history, int64_t longest, int64_t limit, int64_t left, std::vector<int32_t>& ids) {
+int64_t looked_up(const std::vector<int32_t>& history, int64_t longest, int64_t limit, int64_t left,
+                  std::vector<int32_t>& ids) {
   const int64_t last = (int64_t)history.size() - 1;
   int64_t best = -1, most = 1;
   for (int64_t end = 0; end < last; end++) {
     int64_t match = 0;
-    while (match < longest && match <= end && history[(size_t)(end - match)] == history[(size_t)(last - match)]) match++;
+    while (match < longest && match <= end && history[(size_t)(end - match)] == history[(size_t)(last - match)])
+      match++;
     if (match >= most && match >= 2) best = end, most = match;
   }
   if (best < 0) return 0;
@@ -45,7 +55,8 @@ void lookups() {
   uint64_t checksum = hash("", 0);
   Engine engine;
   for (int trial = 0; trial < 400; trial++) {
-    const int64_t length = 1 + random.below(trial % 4 ? 40 : 300), letters = 1 + random.below(6), limit = 1 + random.below(WIDTH);
+    const int64_t length = 1 + random.below(trial % 4 ? 40 : 300), letters = 1 + random.below(6),
+                  limit = 1 + random.below(WIDTH);
     const int64_t longest = 2 + random.below(6), left = 1 + random.below(12);
     std::vector<int32_t> text;
     for (int64_t i = 0; i < length; i++) text.push_back((int32_t)random.below(letters));
@@ -61,7 +72,8 @@ void lookups() {
       *reply.left = (int32_t)left;
       engine.run({make("lookup", LookupArgs{reply.cursor, reply.draft, reply.n, longest, limit})}, 1);
       if (*reply.n != n) return failed(name, "%s: %d drafts, not %d (text %d)", isa->name, *reply.n, (int)n, trial);
-      if (!std::equal(reply.draft, reply.draft + n, expected.begin())) return failed(name, "%s: other drafts (text %d)", isa->name, trial);
+      if (!std::equal(reply.draft, reply.draft + n, expected.begin()))
+        return failed(name, "%s: other drafts (text %d)", isa->name, trial);
       if (!arena.intact()) return failed(name, "%s: written beyond the end of a buffer", isa->name);
     }
     checksum = hash(expected.data(), n * 4, hash(&n, 8, checksum));
@@ -78,7 +90,8 @@ struct Choice {
   int64_t tokens;
 };
 
-// Logits of the token at a position: the same whatever came before, so that a text with drafts can be held to one without.
+// Logits of the token at a position: the same whatever came before, so that a text with drafts can be held to one
+// without.
 void logits_at(const std::string& seed, int64_t position, int64_t vocabulary, float* out) {
   Random random(seed + std::to_string(position));
   for (int64_t i = 0; i < vocabulary; i++) out[i] = random.bell() * 3;
@@ -127,10 +140,13 @@ Told tell(const Choice& c, Engine& engine, int64_t drafts, const std::vector<int
     *reply.n = (int32_t)n;
     poison_all(logits, WIDTH * stride);
     poison_all(noise, stride);
-    const int64_t rows = engine.run({make("draft_rows", DraftRowsArgs{reply.cursor, reply.draft, reply.n, reply.ids, WIDTH})}, 1);
-    if (rows != 1 + n || reply.ids[0] != reply.history[length - 1] || memcmp(reply.ids + 1, reply.draft, (size_t)n * 4)) *wrong = "rows of the draft";
+    const int64_t rows =
+        engine.run({make("draft_rows", DraftRowsArgs{reply.cursor, reply.draft, reply.n, reply.ids, WIDTH})}, 1);
+    if (rows != 1 + n || reply.ids[0] != reply.history[length - 1] || memcmp(reply.ids + 1, reply.draft, (size_t)n * 4))
+      *wrong = "rows of the draft";
     for (int64_t r = 0; r < rows; r++) logits_at(c.what, length + r, c.vocabulary, logits + r * stride);
-    engine.run({make("accept", AcceptArgs{logits, c.vocabulary, stride, reply.ids, reply.n, sampler, reply.cursor, noise, rows == 1 && told.rounds % 2}),
+    engine.run({make("accept", AcceptArgs{logits, c.vocabulary, stride, reply.ids, reply.n, sampler, reply.cursor,
+                                          noise, rows == 1 && told.rounds % 2}),
                 make("advance", AdvanceArgs{prefix, reply.count}), make("emit", EmitArgs{reply.cursor, ring})},
                rows);
     const int32_t* record = records + told.rounds % RING * (4 + WIDTH);
@@ -138,7 +154,8 @@ Told tell(const Choice& c, Engine& engine, int64_t drafts, const std::vector<int
       *wrong = "count of a round";
       return told;
     }
-    if (ring->written != told.rounds + 1 || record[0] != *reply.count || record[1] != n || record[2] != *reply.accepted || record[3] != *reply.done ||
+    if (ring->written != told.rounds + 1 || record[0] != *reply.count || record[1] != n ||
+        record[2] != *reply.accepted || record[3] != *reply.done ||
         memcmp(record + 4, reply.history + length, (size_t)*reply.count * 4)) {
       *wrong = "record of a round";
     }
@@ -166,11 +183,14 @@ void choose(const Choice& c) {
       for (int64_t drafts : {0, 3, 7}) {
         if (quick && (engine.threads + drafts) % 3) continue;
         const Told got = tell(c, engine, drafts, expected.text, &wrong);
-        if (!wrong.empty()) return failed(name, "%s, %d threads, %d drafts: %s", isa->name, (int)engine.threads, (int)drafts, wrong.c_str());
+        if (!wrong.empty())
+          return failed(name, "%s, %d threads, %d drafts: %s", isa->name, (int)engine.threads, (int)drafts,
+                        wrong.c_str());
         if (got.text != expected.text || got.done != expected.done) {
           size_t at = 0;
           while (at < got.text.size() && at < expected.text.size() && got.text[at] == expected.text[at]) at++;
-          return failed(name, "%s, %d threads, %d drafts: another text from token %d on", isa->name, (int)engine.threads, (int)drafts, (int)at);
+          return failed(name, "%s, %d threads, %d drafts: another text from token %d on", isa->name,
+                        (int)engine.threads, (int)drafts, (int)at);
         }
         if (drafts && c.tokens > 8 && got.accepted == 0) return failed(name, "no draft was accepted");
       }
@@ -194,16 +214,20 @@ void strange_logits() {
         Reply reply(arena, 16);
         float* logits = arena.array<float>(stride);
         float* noise = arena.array<float>(stride);
-        Sampler* sampler = arena.of(Sampler{sampled ? 0.7 : 0, sampled > 1 ? 0.9 : 1, 0, sampled > 1 ? 1.1 : 1, sampled > 1 ? 40 : 0, 3, 0, nullptr});
+        Sampler* sampler = arena.of(Sampler{sampled ? 0.7 : 0, sampled > 1 ? 0.9 : 1, 0, sampled > 1 ? 1.1 : 1,
+                                            sampled > 1 ? 40 : 0, 3, 0, nullptr});
         const float values[4] = {(float)NAN, -INFINITY, INFINITY, 0};
         for (int64_t i = 0; i < vocabulary; i++) logits[i] = kind == 3 ? (i % 2 ? (float)NAN : 1.0f) : values[kind];
         *reply.length = 3;
         *reply.left = 4;
         engine.isa = isa;
         engine.threads = 1 + (kind + sampled) % 3;
-        engine.run({make("accept", AcceptArgs{logits, vocabulary, stride, reply.ids, reply.n, sampler, reply.cursor, noise, 0})}, 1);
+        engine.run({make("accept",
+                         AcceptArgs{logits, vocabulary, stride, reply.ids, reply.n, sampler, reply.cursor, noise, 0})},
+                   1);
         if (*reply.count != 1 || reply.history[3] < 0 || reply.history[3] >= vocabulary)
-          return failed(name, "%s: kind %d, sampler %d: token %d", isa->name, (int)kind, (int)sampled, reply.history[3]);
+          return failed(name, "%s: kind %d, sampler %d: token %d", isa->name, (int)kind, (int)sampled,
+                        reply.history[3]);
         if (!arena.intact()) return failed(name, "%s: written beyond the end of a buffer", isa->name);
       }
     }

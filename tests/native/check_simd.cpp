@@ -37,10 +37,13 @@ uint16_t float_to_half(uint32_t bits) {
   int low = 0, high = 0x7c00;  // low <= value < high, infinity counting as 65536
   while (high - low > 1) {
     int middle = (low + high) / 2;
-    if (float_of(half_to_float((uint16_t)middle)) <= value) low = middle;
-    else high = middle;
+    if (float_of(half_to_float((uint16_t)middle)) <= value)
+      low = middle;
+    else
+      high = middle;
   }
-  double below = float_of(half_to_float((uint16_t)low)), above = high == 0x7c00 ? 65536 : float_of(half_to_float((uint16_t)high));
+  double below = float_of(half_to_float((uint16_t)low)),
+         above = high == 0x7c00 ? 65536 : float_of(half_to_float((uint16_t)high));
   double down = value - below, up = above - value;
   if (up < down || (up == down && low % 2)) low = high;
   return (uint16_t)(sign | low);
@@ -70,7 +73,8 @@ bool same(const std::string& name, const char* isa, const std::vector<From>& in,
           const std::vector<To>& expected) {
   for (size_t i = 0; i < got.size(); i++) {
     if (memcmp(&got[i], &expected[i], sizeof(To)) == 0) continue;
-    failed(name, "%s: of %.9g came %.9g, not %.9g (place %zu)", isa, (double)in[i], (double)got[i], (double)expected[i], i);
+    failed(name, "%s: of %.9g came %.9g, not %.9g (place %zu)", isa, (double)in[i], (double)got[i], (double)expected[i],
+           i);
     return false;
   }
   return true;
@@ -200,7 +204,12 @@ void arithmetic() {
     std::vector<uint8_t> nan(a.size());
     for (size_t i = 0; i < a.size(); i++) {
       volatile float x = a[i], y = b[i];
-      float value = op == 0 ? x + y : op == 1 ? x - y : op == 2 ? x * y : op == 3 ? x / y : op == 4 ? (x > y ? x : y) : (x < y ? x : y);
+      float value = op == 0   ? x + y
+                    : op == 1 ? x - y
+                    : op == 2 ? x * y
+                    : op == 3 ? x / y
+                    : op == 4 ? (x > y ? x : y)
+                              : (x < y ? x : y);
       nan[i] = value != value;
       expected[i] = nan[i] ? 0 : value;  // the sign of a new NaN is the machine's own
     }
@@ -219,7 +228,8 @@ void arithmetic() {
   hold("simd abs", &Lanes::absolute, a, magnitudes);
 
   std::string name = "simd max and min of NaN give the second";
-  const float nans[8] = {(float)NAN, 1, (float)NAN, 2, -0.0f, 0.0f, 3, (float)NAN}, others[8] = {5, (float)NAN, -6, 2, 0.0f, -0.0f, 4, (float)NAN};
+  const float nans[8] = {(float)NAN, 1, (float)NAN, 2, -0.0f, 0.0f, 3, (float)NAN},
+              others[8] = {5, (float)NAN, -6, 2, 0.0f, -0.0f, 4, (float)NAN};
   for (const Lanes* lanes : lanes_here()) {
     for (int op = 4; op < 6; op++) {
       float got[8];
@@ -228,7 +238,9 @@ void arithmetic() {
         bool second = nans[i] != nans[i] || others[i] != others[i] || nans[i] == others[i];
         float expected = second ? others[i] : op == 4 ? fmaxf(nans[i], others[i]) : fminf(nans[i], others[i]);
         bool right = expected != expected ? got[i] != got[i] : bits_of(got[i]) == bits_of(expected);
-        if (!right) return failed(name, "%s: of %g and %g came %g", lanes->name, (double)nans[i], (double)others[i], (double)got[i]);
+        if (!right)
+          return failed(name, "%s: of %g and %g came %g", lanes->name, (double)nans[i], (double)others[i],
+                        (double)got[i]);
       }
     }
   }
@@ -259,14 +271,16 @@ void folds() {
 
 void keeping() {
   std::string name = "simd keep";
-  const float x[8] = {-87, float_of(bits_of(-87.0f) + 1), float_of(bits_of(-87.0f) - 1), (float)NAN, INFINITY, -INFINITY, 0, -0.0f};
+  const float x[8] = {
+      -87, float_of(bits_of(-87.0f) + 1), float_of(bits_of(-87.0f) - 1), (float)NAN, INFINITY, -INFINITY, 0, -0.0f};
   const float from[8] = {1, (float)NAN, 3, INFINITY, -5, (float)NAN, (float)NAN, -0.0f};
   const bool kept[8] = {true, false, true, false, true, false, true, true};
   for (const Lanes* lanes : lanes_here()) {
     float got[8];
     lanes->keep(x, -87, from, got);
     for (int i = 0; i < 8; i++) {
-      if (bits_of(got[i]) != (kept[i] ? bits_of(from[i]) : 0)) return failed(name, "%s: place %d gave %g", lanes->name, i, (double)got[i]);
+      if (bits_of(got[i]) != (kept[i] ? bits_of(from[i]) : 0))
+        return failed(name, "%s: place %d gave %g", lanes->name, i, (double)got[i]);
     }
   }
   passed(name, 0);

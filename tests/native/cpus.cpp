@@ -1,3 +1,4 @@
+// Asks the library which of its instruction sets run here; an emulated one always does.
 #include "cpus.h"
 
 #include <string.h>
@@ -10,7 +11,8 @@ namespace check {
 static const lc::Isa* const ALL[] = {
     &lc::isa_plain,
 #if defined(__x86_64__)
-    &lc::isa_avx2, &lc::isa_avx512,
+    &lc::isa_avx2,
+    &lc::isa_avx512,
 #elif defined(__aarch64__)
     &lc::isa_neon,
 #endif
@@ -19,7 +21,8 @@ static const lc::Isa* const ALL[] = {
 static const Lanes* const LANES[] = {
     &lanes_plain,
 #if defined(__x86_64__)
-    &lanes_avx2, &lanes_avx512,
+    &lanes_avx2,
+    &lanes_avx512,
 #elif defined(__aarch64__)
     &lanes_neon,
 #endif

@@ -49,10 +49,21 @@ static void minimum(const float* a, const float* b, float* to) { store8(to, min8
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 
-const Lanes JOIN(lanes_, CHECK_ISA) = {
-    NAME(CHECK_ISA), CHECK_ISA::half,    CHECK_ISA::to_half_, CHECK_ISA::int8s,    CHECK_ISA::to_int8s,
-    CHECK_ISA::exp_, CHECK_ISA::exp2i_,  CHECK_ISA::round_,   CHECK_ISA::sigmoid,  CHECK_ISA::silu,
-    CHECK_ISA::absolute, CHECK_ISA::sum, CHECK_ISA::largest,  CHECK_ISA::keep,
-    {CHECK_ISA::add, CHECK_ISA::subtract, CHECK_ISA::multiply, CHECK_ISA::divide, CHECK_ISA::maximum, CHECK_ISA::minimum}};
+const Lanes JOIN(lanes_, CHECK_ISA) = {NAME(CHECK_ISA),
+                                       CHECK_ISA::half,
+                                       CHECK_ISA::to_half_,
+                                       CHECK_ISA::int8s,
+                                       CHECK_ISA::to_int8s,
+                                       CHECK_ISA::exp_,
+                                       CHECK_ISA::exp2i_,
+                                       CHECK_ISA::round_,
+                                       CHECK_ISA::sigmoid,
+                                       CHECK_ISA::silu,
+                                       CHECK_ISA::absolute,
+                                       CHECK_ISA::sum,
+                                       CHECK_ISA::largest,
+                                       CHECK_ISA::keep,
+                                       {CHECK_ISA::add, CHECK_ISA::subtract, CHECK_ISA::multiply, CHECK_ISA::divide,
+                                        CHECK_ISA::maximum, CHECK_ISA::minimum}};
 
 }  // namespace check

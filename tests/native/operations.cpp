@@ -1,3 +1,4 @@
+// How a case is carried out in all ways, and compared: see operations.h.
 #include "operations.h"
 
 #include <stdio.h>
@@ -101,22 +102,28 @@ static std::vector<std::vector<uint8_t>> copies(const std::vector<Span>& outputs
 
 static std::string number(const Span& s, const uint8_t* data, int64_t at) {
   char text[64];
-  if (s.type == 'h') snprintf(text, sizeof text, "0x%04x", ((const uint16_t*)data)[at]);
-  else if (s.type == 'i') snprintf(text, sizeof text, "%d", ((const int32_t*)data)[at]);
-  else snprintf(text, sizeof text, "%.9g", (double)((const float*)data)[at]);
+  if (s.type == 'h')
+    snprintf(text, sizeof text, "0x%04x", ((const uint16_t*)data)[at]);
+  else if (s.type == 'i')
+    snprintf(text, sizeof text, "%d", ((const int32_t*)data)[at]);
+  else
+    snprintf(text, sizeof text, "%.9g", (double)((const float*)data)[at]);
   return text;
 }
 
 // Names the first number that differs; the row `except` does not count.
-static bool differs(const Case& it, const std::vector<std::vector<uint8_t>>& expected, const std::string& how, int64_t except = -1) {
+static bool differs(const Case& it, const std::vector<std::vector<uint8_t>>& expected, const std::string& how,
+                    int64_t except = -1) {
   for (size_t i = 0; i < it.outputs.size(); i++) {
     const Span& s = it.outputs[i];
     const int64_t size = s.type == 'h' ? 2 : 4, each = s.row_bytes ? s.row_bytes / size : s.bytes / size;
     const uint8_t* got = (const uint8_t*)s.data;
     for (int64_t at = 0; at < s.bytes / size; at++) {
-      if (!memcmp(got + at * size, expected[i].data() + at * size, (size_t)size) || (except >= 0 && at / each == except)) continue;
-      failed(it.name, "%s: %s[%lld][%lld] is %s, not %s", how.c_str(), s.name, (long long)(at / each), (long long)(at % each),
-             number(s, got, at).c_str(), number(s, expected[i].data(), at).c_str());
+      if (!memcmp(got + at * size, expected[i].data() + at * size, (size_t)size) ||
+          (except >= 0 && at / each == except))
+        continue;
+      failed(it.name, "%s: %s[%lld][%lld] is %s, not %s", how.c_str(), s.name, (long long)(at / each),
+             (long long)(at % each), number(s, got, at).c_str(), number(s, expected[i].data(), at).c_str());
       return true;
     }
   }
@@ -152,7 +159,8 @@ static bool in_all_ways(Case& it, const std::vector<std::vector<uint8_t>>& expec
           watch(it.name, 120);
           carry_out(it, engine, all[p], with);
           watch(it.name, 0);
-          const std::string how = std::string(isa->name) + ", " + std::to_string(engine.threads) + " threads, rows " + words(all[p]);
+          const std::string how =
+              std::string(isa->name) + ", " + std::to_string(engine.threads) + " threads, rows " + words(all[p]);
           if (differs(it, expected, how)) return false;
           if (!it.arena->intact()) return failed(it.name, "%s: written beyond the end of a buffer", how.c_str()), false;
         }
@@ -206,7 +214,11 @@ bool hold(Case& it) {
 
 Act act(Arena& arena, int64_t rows, int64_t columns) {
   const int64_t blocks = rows * blocks_of(columns);
-  return {rows, columns, arena.array<int8_t>(blocks * BLOCK), arena.array<float>(blocks), arena.array<float>(blocks),
+  return {rows,
+          columns,
+          arena.array<int8_t>(blocks * BLOCK),
+          arena.array<float>(blocks),
+          arena.array<float>(blocks),
           arena.array<int32_t>(blocks * 2)};
 }
 

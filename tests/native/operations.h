@@ -33,9 +33,6 @@ class Engine {
   int64_t most_rows = 0;  // of a pass of this plan
 };
 
-template <typename Args>
-lc::Instruction make(const char* operation, const Args& arguments);
-
 struct Case {
   std::string name;
   int64_t rows = 40;

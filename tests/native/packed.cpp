@@ -1,3 +1,4 @@
+// Random panels, and their reader: see packed.h.
 #include "packed.h"
 
 #include <math.h>
@@ -36,7 +37,9 @@ const char* kind_name(int64_t kind) {
   return names[kind];
 }
 
-static float half_at(const uint8_t* p, int64_t index) { return half_value((uint16_t)(p[2 * index] | p[2 * index + 1] << 8)); }
+static float half_at(const uint8_t* p, int64_t index) {
+  return half_value((uint16_t)(p[2 * index] | p[2 * index + 1] << 8));
+}
 
 Weight weight_at(int64_t kind, const uint8_t* panels, int64_t columns, int64_t n, int64_t k) {
   const uint8_t* panel = panels + n / PANEL * panel_bytes(kind, columns);
@@ -91,18 +94,24 @@ uint8_t* panels(Arena& arena, Random& random, int64_t kind, int64_t rows, int64_
   const float range = kind == W8 ? 127 : kind == W6 ? 32 : kind == W5Z || kind == W5M ? 16 : 8;
   for (uint8_t* block = out; block < out + bytes; block += BLOCK_BYTES[kind]) {
     for (int64_t i = 0; i < quants; i++)
-      block[i] = filling == ANY ? (uint8_t)random.next() : kind == W8 ? (filling == LARGEST ? 0x7f : 0x80) : filling == LARGEST ? 0xff : 0;
-    for (int64_t i = 0; i < halves; i++) put_half(block + quants + 2 * i, random, (has_offsets(kind) && i >= PANEL ? 1.0f : 1.0f / range) * 0.2f);
+      block[i] = filling == ANY       ? (uint8_t)random.next()
+                 : kind == W8         ? (filling == LARGEST ? 0x7f : 0x80)
+                 : filling == LARGEST ? 0xff
+                                      : 0;
+    for (int64_t i = 0; i < halves; i++)
+      put_half(block + quants + 2 * i, random, (has_offsets(kind) && i >= PANEL ? 1.0f : 1.0f / range) * 0.2f);
   }
   return out;
 }
 
-Matrix* matrix(Arena& arena, Random& random, const std::vector<PartShape>& parts, int64_t columns, bool bias, Filling filling) {
+Matrix* matrix(Arena& arena, Random& random, const std::vector<PartShape>& parts, int64_t columns, bool bias,
+               Filling filling) {
   Matrix* out = arena.array<Matrix>(1);
   memset((void*)out, 0, sizeof *out);
   out->columns = columns;
   for (const PartShape& part : parts) {
-    out->part[out->parts++] = {part.kind, part.rows, out->rows, panels(arena, random, part.kind, part.rows, columns, filling)};
+    out->part[out->parts++] = {part.kind, part.rows, out->rows,
+                               panels(arena, random, part.kind, part.rows, columns, filling)};
     out->rows += part.rows;
   }
   if (bias) out->bias = arena.floats(random, out->rows);

@@ -24,8 +24,8 @@ uint8_t* panels(Arena& arena, Random& random, int64_t kind, int64_t rows, int64_
 struct PartShape {
   int64_t kind, rows;
 };
-lc::Matrix* matrix(Arena& arena, Random& random, const std::vector<PartShape>& parts, int64_t columns, bool bias = false,
-                   Filling filling = ANY);
+lc::Matrix* matrix(Arena& arena, Random& random, const std::vector<PartShape>& parts, int64_t columns,
+                   bool bias = false, Filling filling = ANY);
 lc::Stack* stack(Arena& arena, Random& random, int64_t experts, int64_t kind, int64_t rows, int64_t columns);
 
 float half_value(uint16_t h);

@@ -7,13 +7,24 @@
 
 namespace emulated {
 
-struct Floats { float v[16]; };
-struct Words { int32_t v[16]; };
+struct Floats {
+  float v[16];
+};
+struct Words {
+  int32_t v[16];
+};
 
-#define EMULATED(type, expression) type out; for (int i = 0; i < 16; i++) out.v[i] = (expression); return out
+#define EMULATED(type, expression)                      \
+  type out;                                             \
+  for (int i = 0; i < 16; i++) out.v[i] = (expression); \
+  return out
 static inline Floats set1_ps(float a) { EMULATED(Floats, a); }
 static inline Floats setzero_ps() { return set1_ps(0); }
-static inline Floats loadu_ps(const void* p) { Floats out; memcpy(&out, p, 64); return out; }
+static inline Floats loadu_ps(const void* p) {
+  Floats out;
+  memcpy(&out, p, 64);
+  return out;
+}
 static inline void storeu_ps(void* p, Floats a) { memcpy(p, &a, 64); }
 static inline Floats add_ps(Floats a, Floats b) { EMULATED(Floats, a.v[i] + b.v[i]); }
 static inline Floats mul_ps(Floats a, Floats b) { EMULATED(Floats, a.v[i] * b.v[i]); }
@@ -31,8 +42,16 @@ static inline Floats maskz_cvtph_ps(unsigned mask, __m256i a) {
 
 static inline Words set1_epi32(int a) { EMULATED(Words, a); }
 static inline Words setzero_si512() { return set1_epi32(0); }
-static inline Words set1_epi8(char a) { Words out; memset(&out, a, 64); return out; }
-static inline Words loadu_si512(const void* p) { Words out; memcpy(&out, p, 64); return out; }
+static inline Words set1_epi8(char a) {
+  Words out;
+  memset(&out, a, 64);
+  return out;
+}
+static inline Words loadu_si512(const void* p) {
+  Words out;
+  memcpy(&out, p, 64);
+  return out;
+}
 static inline Words add_epi32(Words a, Words b) { EMULATED(Words, (int32_t)((uint32_t)a.v[i] + (uint32_t)b.v[i])); }
 static inline Words sub_epi32(Words a, Words b) { EMULATED(Words, (int32_t)((uint32_t)a.v[i] - (uint32_t)b.v[i])); }
 static inline Words and_si512(Words a, Words b) { EMULATED(Words, a.v[i] & b.v[i]); }
