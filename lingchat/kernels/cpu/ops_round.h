@@ -6,14 +6,14 @@
 static void accept(const AcceptArgs& a, Team& team) {
   const CursorArgs& cursor = *a.cursor;
   const Sampler& sampler = *a.sampler;
-  const int64_t rows = a.single ? 1 : team.run->rows, drafted = *a.n, length = *cursor.length, left = *cursor.left;
   draw::Row row = {};
   row.team = &team;
   row.size = a.vocabulary;
   row.groups = draw::groups_of(a.vocabulary);
   // A vocabulary in which the threads find no room to talk is small enough for one.
   const bool alone = team.count == 1 || draw::room(row.size, team.count) > a.stride;
-  if (alone && team.id != 0) return;
+  if (alone && team.id != 0) return;  // before anything is read that the one changes
+  const int64_t rows = a.single ? 1 : team.run->rows, drafted = *a.n, length = *cursor.length, left = *cursor.left;
   row.threads = alone ? 1 : team.count;
   row.id = alone ? 0 : team.id;
   row.begin = row.groups * row.id / row.threads;
