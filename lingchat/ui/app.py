@@ -13,11 +13,12 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.screen import Screen
 
 from lingchat.config import Settings, paths
 from lingchat.errors import EXIT_HANGUP, ConfigError
@@ -109,9 +110,12 @@ class LingchatApp(App[None], inherit_bindings=False):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return DEFAULTS
 
+    def get_default_screen(self) -> Screen[Any]:
+        """The chat lies at the bottom: an empty screen under it would be laid out, styled and painted for nothing."""
+        return self._chat_screen
+
     def on_mount(self) -> None:
         self.set_keymap(self.settings.keys)
-        self.push_screen(self._chat_screen)
         if self._conflicts:
             told = "; ".join(self._conflicts)
             self._chat_screen.call_after_refresh(self._chat_screen.note, f"keys: {told} (lingchat config path)", True)

@@ -6,12 +6,10 @@ same commands with the same words. It knows names, hints and help; what a comman
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """One slash command. `hint` is how its argument is written, `choices` what tab offers for it."""
 
     name: str
@@ -69,23 +67,20 @@ ALIASES: dict[str, str] = {"exit": "quit", "q": "quit", "keys": "help", "regener
 _BY_NAME: dict[str, Command] = {command.name: command for command in COMMANDS}
 
 
-@dataclass(frozen=True)
-class Say:
+class Say(msgspec.Struct, frozen=True):
     """Text for the model."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A command with the rest of its line, stripped."""
 
     command: Command
     argument: str
 
 
-@dataclass(frozen=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """A line that starts like a command and is none. It is never sent to the model."""
 
     name: str
@@ -110,6 +105,8 @@ def nearest(name: str) -> str | None:
     started = [known for known in _BY_NAME if lowered and known.startswith(lowered)]
     if started:
         return started[0]
+    import difflib  # for a typo only
+
     close = difflib.get_close_matches(lowered, [*_BY_NAME, *ALIASES], n=1, cutoff=0.6)
     return ALIASES.get(close[0], close[0]) if close else None
 
@@ -130,8 +127,7 @@ def parse(text: str) -> Say | Call | Unknown:
     return Call(command, "\n".join(part for part in (argument, rest) if part).strip())
 
 
-@dataclass(frozen=True)
-class Completion:
+class Completion(msgspec.Struct, frozen=True):
     """One line of the popup: `text` replaces the input when it is accepted."""
 
     text: str

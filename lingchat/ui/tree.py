@@ -6,9 +6,10 @@ Knows sessions and turn views; draws nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from lingchat.stats import format_ms, reasoning_note
 from lingchat.ui.widgets.conversation import Conversation
@@ -87,7 +88,7 @@ def name_messages(conversation: Conversation, session: Session) -> None:
         if node is not None:
             told = view(node, session.siblings(node), 0)
             known = message.view
-            changed = replace(known, node_id=told.node_id, sibling=told.sibling, siblings=told.siblings)
+            changed = msgspec.structs.replace(known, node_id=told.node_id, sibling=told.sibling, siblings=told.siblings)
             if changed != known:
                 message.set_view(changed)
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from lingchat import events as ev
 from lingchat.chat import REFUSED, Chat
@@ -39,8 +40,7 @@ def wall_clock() -> str:
     return datetime.now().strftime("%H:%M")
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """A text on its way to the model. `replaces` is the user message, of `session`, beside which it is asked."""
 
     typed: Typed
@@ -48,8 +48,7 @@ class Waiting:
     session: Session | None = None
 
 
-@dataclass(frozen=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """What the screen shows when a reply begins: the user's text if one is new, under the messages `above` it.
 
     `above` None: under what is there.
@@ -365,7 +364,9 @@ class Turns:
         else:
             reply.finish(text, stop)
         if turn is not None:
-            reply.set_view(replace(reply.view, header=tree.reply_header(reply.view.header, turn.tpot(0.5))))
+            reply.set_view(
+                msgspec.structs.replace(reply.view, header=tree.reply_header(reply.view.header, turn.tpot(0.5)))
+            )
         if stop != "eos" and self.waiting:
             self.held = True
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import blake2b
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -66,8 +67,7 @@ _WHOLE_LOCK = Lock()
 LIGHT_LINES = 60
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(msgspec.Struct, frozen=True, dict=True):
     """One top-level block. `start` and `end` bound its lines in the message's text; `tokens` hold its inline parts.
 
     A `light` block came from the splitter and is long: its inline parts are not parsed, so that the flush that ends it
@@ -169,8 +169,7 @@ def _groups(tokens: Sequence[Token], starts: list[int], base: int) -> Iterator[t
             group = []
 
 
-@dataclass(frozen=True)
-class Fence:
+class Fence(msgspec.Struct, frozen=True):
     """An open fence at the top level: the language written after it, and where its code starts in the text."""
 
     info: str

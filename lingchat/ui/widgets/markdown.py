@@ -9,10 +9,10 @@ Knows tokens and rows; knows nothing of streaming or of the screen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import msgspec
 from rich.cells import cell_len
 from textual.content import Span
 from textual.style import Style
@@ -29,14 +29,12 @@ TAB = 4
 BULLETS = ("•", "◦", "▪", "‣")
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True):
     text: str
     spans: tuple[Span, ...]
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """A table before its columns have widths. `align` holds "left", "right" or "center" a column."""
 
     head: tuple[Cell, ...]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
 
+import msgspec
 from textual.content import Span
 from textual.style import Style
 
@@ -28,8 +28,7 @@ NOT_RUN = "  not run"
 CALL_LIMIT = 240  # characters of a call's arguments in the conversation; `o` opens all of it
 
 
-@dataclass(frozen=True)
-class TurnView:
+class TurnView(msgspec.Struct, frozen=True):
     """A message as the conversation shows it; `node_id` names it in every message posted about it."""
 
     role: str  # "user", "assistant", or anything else for a notice

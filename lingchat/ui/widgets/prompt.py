@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from rich.style import Style
 from rich.text import Text
 from textual import events
@@ -31,8 +32,7 @@ POPUP_MATCHES = 50
 FREE_KEYS = ("question_mark", "1", "2", "3")
 
 
-@dataclass(frozen=True)
-class Typed:
+class Typed(msgspec.Struct, frozen=True):
     """What a prompt holds: the text as shown, the chips in it, and both together."""
 
     shown: str

@@ -10,7 +10,8 @@ Knows messages and blocks, and of events only what the line of reasoning needs; 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from lingchat.engines.api import ToolCall
 from lingchat.events import AnyEvent, Reasoning
@@ -23,8 +24,7 @@ from lingchat.ui.widgets.sections import BlockSection, GrowingText, Section
 from lingchat.visible import visible_line
 
 
-@dataclass(frozen=True)
-class Refined:
+class Refined(msgspec.Struct, frozen=True):
     """The body of a finished reply."""
 
     sections: list[Section]
@@ -184,7 +184,9 @@ class Reply(MessageView):
         thought = {"reasoning": "".join(self._reasoning), "reasoning_note": self._note}
         text = self.splitter.close()
         self.live = False
-        self.view = replace(self.view, text=text, calls=self._calls, footer=footer, stop=stop, error=error, **thought)
+        self.view = msgspec.structs.replace(
+            self.view, text=text, calls=self._calls, footer=footer, stop=stop, error=error, **thought
+        )
         if self.has_reasoning:
             self._retitle(f"thought {self._note}".strip())
         self.sections[-1:] = [self._foot(self._gap() or bool(text.strip()))]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -27,7 +28,13 @@ StyleOf = Callable[["str | Style"], Style]
 # A word with the spaces behind it. Between CJK characters a line may break, but not before closing punctuation.
 _WIDE = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff"
 _CLOSING = "。、，．！？：；）」』】〉》"
-_WORD = re.compile(rf"[{_WIDE}][{_CLOSING}]*\s*|[^\s{_WIDE}]+\s*|\s+")
+_WORD = rf"[{_WIDE}][{_CLOSING}]*\s*|[^\s{_WIDE}]+\s*|\s+"
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    """Compiled with the first line that needs it: a start has none, and it takes milliseconds."""
+    return re.compile(_WORD)
 
 
 class Row(NamedTuple):
@@ -79,7 +86,7 @@ def breaks(text: str, width: int, *, code: bool = False, start: int = 0) -> list
         return _fold(text, start, len(text), width, 0)[0]
     out: list[int] = []
     used = 0
-    for match in _WORD.finditer(text, start):
+    for match in _word().finditer(text, start):
         chunk = match.group()
         word = chunk.rstrip()
         size = len(chunk) if chunk.isascii() else cell_len(chunk)

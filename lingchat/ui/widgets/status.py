@@ -6,8 +6,8 @@ Both fit any width by leaving out what matters least. They are told what to say;
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 from textual.widget import Widget
@@ -17,8 +17,7 @@ from lingchat.visible import visible
 GAP = 3
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A piece of a line. Of the parts that do not fit together, the one with the largest `rank` goes first."""
 
     text: str
