@@ -189,13 +189,22 @@ bool start_thread(Member& member) {
 
 }  // namespace
 
+// A thread that was late in the run before may still be about to signal an older barrier, to a place that another thread
+// signals now that their number is another: the newest stays, or the one who waits would wait for ever.
+static void raise_signal(std::atomic<uint64_t>& signal, uint64_t barrier) {
+  uint64_t now = signal.load(std::memory_order_relaxed);
+  while (now < barrier &&
+         !signal.compare_exchange_weak(now, barrier, std::memory_order_release, std::memory_order_relaxed)) {
+  }
+}
+
 void Team::barrier() {
   if (count == 1) return;
   Member* members = pool->members;
   uint64_t barrier = ++members[id].barriers;
   for (int r = 0, far = 1; far < count; r++, far *= 2) {
     int partner = id + far < count ? id + far : id + far - count;
-    members[partner].signals.round[r].store(barrier, std::memory_order_release);
+    raise_signal(members[partner].signals.round[r], barrier);
     wait_for(members[id].signals.round[r], barrier);
   }
 }
