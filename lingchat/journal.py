@@ -14,7 +14,9 @@ from pathlib import Path
 
 from lingchat.errors import DiskError
 
-FLUSH_NS = 250_000_000  # the most text that a kill may cost
+# Text waits here for at most this long and one tick of the front end, which is as long. With what is on its way from
+# the engine (`outbox`, and the pipe that is read 30 times a second) a kill costs less than 250 ms of it.
+FLUSH_NS = 100_000_000
 
 
 def private_folder(folder: Path) -> Path:

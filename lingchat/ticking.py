@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from lingchat.chat import Chat
 from lingchat.events import Stall, now_ns
 
-TICK_S = 0.25  # no more than this of a reply is lost to a kill
+TICK_S = 0.1  # as often as what was said is written
 
 
 @contextlib.asynccontextmanager

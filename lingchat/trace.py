@@ -104,7 +104,7 @@ class TraceEncoder:
 
 
 class TraceWriter:
-    """Writes one run to one file. `write` is cheap; the file is written at most every 250 ms, and at ends.
+    """Writes one run to one file. `write` is cheap; the file is written at most every 100 ms, and at ends.
 
     A `DiskError` from any method leaves the unwritten lines in memory: the next `write`, `tick` or `close` tries again.
     """
@@ -143,12 +143,12 @@ class TraceWriter:
             self.tick(self._clock())
 
     def tick(self, now_ns: int) -> None:
-        """Writes what has waited for 250 ms. To be called now and then while no events come."""
+        """Writes what has waited for 100 ms. To be called now and then while no events come."""
         if self._journal.unsaved and now_ns - self._flushed_ns >= FLUSH_NS:
             self._flush(sync=False)
 
     def _flush(self, *, sync: bool) -> None:
-        self._flushed_ns = self._clock()  # also after a failure: a full disk is tried four times a second, not always
+        self._flushed_ns = self._clock()  # also after a failure: a full disk is tried ten times a second, not always
         if sync:
             self._journal.sync()
         else:

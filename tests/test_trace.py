@@ -156,15 +156,15 @@ def test_a_missing_trace_and_a_folder_say_so(tmp_path):
 # -- when the file is written -------------------------------------------------------------------------------------
 
 
-def test_lines_wait_at_most_a_quarter_second(tmp_path):
+def test_lines_wait_at_most_a_tenth_of_a_second(tmp_path):
     clock = Clock()
     writer = TraceWriter.create(tmp_path, START, clock=clock)
     size = writer.path.stat().st_size
     text = events.Text(t_ns=START.t_ns, turn=1, delta="x")
-    clock.now = 249 * MS
+    clock.now = 99 * MS
     writer.write(text)
     assert writer.path.stat().st_size == size
-    writer.tick(250 * MS)
+    writer.tick(100 * MS)
     assert len(read_trace(writer.path)) == 2
     clock.now = 600 * MS
     writer.write(text)

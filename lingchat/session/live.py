@@ -2,7 +2,7 @@
 
 Every change is applied to the tree in memory first and then written. When the write fails, `DiskError` tells so, the
 tree stays right, and the unwritten lines wait for the next write or `flush`: a caller makes room and goes on, it does
-not repeat the change. A reply that streams is written at most every 250 ms; its end waits for the disk.
+not repeat the change. A reply that streams is written at most every 100 ms; its end waits for the disk.
 
 Knows nothing of engines but their messages, and nothing of screens.
 """
@@ -238,7 +238,7 @@ class Session:
 class Reply:
     """A reply that streams into a session.
 
-    `delta` keeps at most 250 ms of text in memory, but nothing calls it in a silence: `tick` is for then.
+    `delta` keeps at most 100 ms of text in memory, but nothing calls it in a silence: `tick` is for then.
     """
 
     def __init__(self, session: Session, number: int) -> None:
@@ -272,10 +272,10 @@ class Reply:
         self._grow(Delta(id=self.id, calls=(made,)), now_ns)
 
     def tick(self, now_ns: int) -> None:
-        """Writes text that has waited for 250 ms."""
+        """Writes text that has waited for 100 ms."""
         due = self._flushed_ns is None or now_ns - self._flushed_ns >= FLUSH_NS
         if due and (self._text or self._reasoning or self._calls or self._session.unsaved):
-            self._flushed_ns = now_ns  # also when it fails: a full disk is tried four times a second, not always
+            self._flushed_ns = now_ns  # also when it fails: a full disk is tried ten times a second, not always
             self._queue_text()
             self._session.flush()
 

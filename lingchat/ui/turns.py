@@ -389,7 +389,6 @@ class Turns:
                 self._chat.note(self.stall)  # once; it belongs to no turn yet
         if self.asked_ns is not None or self.stall is not None or before is not None:
             self._stage.changed()
-        lag = self.lag.p95_ms
-        if lag is not None and now - self._lag_told_ns >= LAG_EVENT_NS:
+        if now - self._lag_told_ns >= LAG_EVENT_NS and (lag := self.lag.p95_ms) is not None:
             self._lag_told_ns = now
             self._chat.note(ev.Ui(t_ns=now, lag_p95_ms=lag))

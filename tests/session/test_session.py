@@ -195,22 +195,22 @@ def test_files_are_private(store):
     assert session.file.name in modes
 
 
-def test_a_reply_is_written_every_quarter_second_and_at_its_end(store):
+def test_a_reply_is_written_ten_times_a_second_and_at_its_end(store):
     session = talked(store, "q")
     written = lambda: session.file.read_text()  # noqa: E731
     reply = session.begin_reply()
     reply.delta("first ", 1000 * MS)
     assert "first" in written()
-    reply.delta("second ", 1249 * MS)
+    reply.delta("second ", 1099 * MS)
     assert "second" not in written()
-    reply.delta("third ", 1250 * MS)
+    reply.delta("third ", 1100 * MS)
     assert "second third" in written()
-    reply.delta("fourth", 1300 * MS)
-    reply.tick(1499 * MS)
+    reply.delta("fourth", 1150 * MS)
+    reply.tick(1199 * MS)
     assert "fourth" not in written()
-    reply.tick(1500 * MS)
+    reply.tick(1200 * MS)
     assert "fourth" in written()
-    reply.delta("!", 1501 * MS)
+    reply.delta("!", 1201 * MS)
     reply.finish("eos")
     assert reopened(store, session).leaf.content == "first second third fourth!"
 
@@ -410,7 +410,7 @@ def test_a_full_disk_loses_nothing_in_memory_and_nothing_twice(store):
     try:
         with pytest.raises(DiskError, match="make room"):
             reply.delta("one ", 0)
-        reply.delta("two ", 100 * MS)  # not tried again at once
+        reply.delta("two ", 50 * MS)  # not tried again at once
         with pytest.raises(DiskError):
             reply.finish("eos")
         assert reply.node.content == "one two " and reply.node.stop == "eos" and session.unsaved

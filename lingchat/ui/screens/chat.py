@@ -5,6 +5,7 @@ Turns run in `turns`, commands in `slash`, sizes come from `layout`; this file c
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -27,6 +28,7 @@ from lingchat.ui.counter import Counter
 from lingchat.ui.first_prompts import FIRST_PROMPTS
 from lingchat.ui.history import Draft, History
 from lingchat.ui.keys import CHAT_KEYS
+from lingchat.ui.later import later
 from lingchat.ui.layout import Latency, Layout, after, layout
 from lingchat.ui.screens.frame import Frame
 from lingchat.ui.slash import Slash
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from lingchat.chat import Chat
     from lingchat.session import Node, SessionStore
 
-TICK_S = 0.25  # stall line and lag are looked at four times a second, and only while a reply runs
+TICK_S = 0.1  # as often as what was said is written; only while a reply runs
 QUIT_AGAIN_S = 1.5
 DRAFT_S = 0.5
 
@@ -81,7 +83,7 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         self.counter = Counter(chat, self.changed, lambda work: self.run_worker(work, group="count", exclusive=True))
         self._wish: Latency | None = None if settings.origins.get("panel", "default") == "default" else settings.panel  # type: ignore[assignment]
         self._quit_until = 0.0
-        self._tick: Timer | None = None
+        self._tick: asyncio.TimerHandle | None = None
         self._draft_timer: Timer | None = None
 
     # ------------------------------------------------------------------ widgets
@@ -100,7 +102,6 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         return self.frame.prompt
 
     async def on_mount(self) -> None:
-        self._tick = self.set_interval(TICK_S, self.turns.tick, pause=True)
         await self.reload()
         text = self.draft.load()
         if text:
@@ -151,14 +152,19 @@ class ChatScreen(Screen[None], inherit_bindings=False):
         self.frame.asked(at_ns)
 
     def streaming(self, on: bool) -> None:
-        assert self._tick is not None
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
         if on:
-            self._tick.resume()
+            self._tick = later(self, TICK_S, self._ticked)
         else:
-            self._tick.pause()
             self.frame.asked(None)
             if self.chat.session is not None:
                 tree.name_messages(self.conversation, self.chat.session)
+
+    def _ticked(self) -> None:
+        self._tick = later(self, TICK_S, self._ticked)
+        self.turns.tick()
 
     def note(self, text: str, error: bool = False) -> None:
         """Say something above the prompt until the next thing is sent or esc is pressed; empty text says nothing."""
