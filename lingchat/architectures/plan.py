@@ -86,7 +86,7 @@ def plan(
         stored = estimated_bytes(config, config.quantization)
     layers = config.layer_states()
     on_host = native or cached == _HOST_CACHED
-    kv = context * states.cache_bytes_per_token(layers, cached)
+    kv = context * states.cache_bytes_per_token(layers, cached, native=native)
     one = states.state_bytes(layers, cached)
     state, snapshots = one + states.staging_bytes(layers, cached, width), places * one
     # While the last tensor is packed, neither cache nor state is there yet.

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from lingchat.kernels.cpu import structs
+
 FP32 = 4  # bytes
 
 
@@ -46,15 +48,18 @@ class Recurrent(msgspec.Struct, frozen=True):
 LayerState = KeyValueRows | LatentRows | Recurrent
 
 
-def cache_bytes_per_token(layers: Iterable[LayerState], element_bytes: int) -> int:
-    """What every further token of context takes."""
-    values = 0
+def cache_bytes_per_token(layers: Iterable[LayerState], element_bytes: int, *, native: bool = False) -> int:
+    """What every further token of context takes. `native` code keeps keys and values as whole numbers with scales."""
+    total = 0
     for layer in layers:
         if isinstance(layer, KeyValueRows):
-            values += 2 * layer.kv_heads * layer.head_dim
+            each = 2 * layer.head_dim * element_bytes
+            if native:  # 16 bits a key, 8 a value, whose columns come in whole panels, and two fp32 scales
+                each = 2 * layer.head_dim + structs.whole_panels(layer.head_dim) + 2 * FP32
+            total += layer.kv_heads * each
         elif isinstance(layer, LatentRows):
-            values += layer.width
-    return values * element_bytes
+            total += layer.width * element_bytes
+    return total
 
 
 def state_bytes(layers: Iterable[LayerState], element_bytes: int) -> int:

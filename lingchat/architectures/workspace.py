@@ -64,8 +64,8 @@ def native_workspace_bytes(config: DenseConfig | HybridConfig, rows: int, width:
 
 
 def _quantised(columns: int) -> int:
-    """Bytes of a quantised row: a byte a value, and 16 a block."""
-    return -(-columns // structs.BLOCK) * (structs.BLOCK + 16)
+    """Bytes of a quantised row: a byte a value; a scale, a sum and what is known of its halves a block."""
+    return -(-columns // structs.BLOCK) * (structs.BLOCK + structs.HALVES_BYTES + 8)
 
 
 def _dense(config: DenseConfig) -> int:

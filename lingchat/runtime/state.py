@@ -11,7 +11,7 @@ import msgspec
 
 from lingchat.architectures import states
 from lingchat.architectures.states import KeyValueRows, LatentRows, LayerState, Recurrent
-from lingchat.runtime.ops.protocol import Buffer, BufferSpec, KDACache, KVCache, LatentCache, Ops
+from lingchat.runtime.ops.protocol import Buffer, BufferSpec, DType, KDACache, KVCache, LatentCache, Ops
 
 LayerCache = KVCache | LatentCache | KDACache
 
@@ -21,9 +21,6 @@ class StateSpec(msgspec.Struct, frozen=True):
 
     layers: tuple[LayerState, ...]
     capacity: int
-
-    def cache_bytes(self, element_bytes: int) -> int:
-        return self.capacity * states.cache_bytes_per_token(self.layers, element_bytes)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -48,12 +45,12 @@ class State:
         self.capacity = spec.capacity
         self._ops = ops
         layers = (*spec.layers, *draft.layers)
-        self.cache_bytes = spec.cache_bytes(element_bytes) + draft.cache_bytes(element_bytes)
         self.snapshot_bytes = states.state_bytes(layers, element_bytes)
         self.state_bytes = self.snapshot_bytes + states.staging_bytes(layers, element_bytes, width)
         self.length: Buffer = ops.allocate(BufferSpec("state.length", (1,), "i32"))
         self.caches = _allocate(spec, "target", ops, width)
         self.draft_caches = _allocate(draft, "draft", ops, width)
+        self.cache_bytes = sum(rows.nbytes for cache in (*self.caches, *self.draft_caches) for rows in _rows(cache))
         self._recurrent = [cache for cache in (*self.caches, *self.draft_caches) if isinstance(cache, KDACache)]
         self._places = Places(places) if self._recurrent else None
         self._copies: dict[int, list[tuple[Buffer, Buffer]]] = {}
@@ -174,15 +171,14 @@ class Places:
 
 
 def _allocate(spec: StateSpec, owner: str, ops: Ops, width: int) -> tuple[LayerCache, ...]:
-    def rows(name: str, *shape: int) -> Buffer:
-        return ops.allocate(BufferSpec(f"{owner}.{name}", shape, "cache"))
+    def rows(name: str, *shape: int, dtype: DType = "cache") -> Buffer:
+        return ops.allocate(BufferSpec(f"{owner}.{name}", shape, dtype))
 
     def layer(i: int, kind: LayerState) -> LayerCache:
         match kind:
             case KeyValueRows(heads, size):
-                return KVCache(
-                    rows(f"keys.{i}", heads, spec.capacity, size), rows(f"values.{i}", heads, spec.capacity, size)
-                )
+                shape = heads, spec.capacity, size
+                return KVCache(rows(f"keys.{i}", *shape, dtype="keys"), rows(f"values.{i}", *shape, dtype="values"))
             case LatentRows(size):
                 return LatentCache(rows(f"latents.{i}", spec.capacity, size))
         name = f"{owner}.{i}"
@@ -195,6 +191,16 @@ def _allocate(spec: StateSpec, owner: str, ops: Ops, width: int) -> tuple[LayerC
         )
 
     return tuple(layer(i, kind) for i, kind in enumerate(spec.layers))
+
+
+def _rows(cache: LayerCache) -> tuple[Buffer, ...]:
+    """What grows with the context."""
+    match cache:
+        case KVCache(keys, values):
+            return keys, values
+        case LatentCache(latents):
+            return (latents,)
+    return ()
 
 
 def _state_spec(name: str, layer: Recurrent) -> BufferSpec:

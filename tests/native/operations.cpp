@@ -219,7 +219,7 @@ Act act(Arena& arena, int64_t rows, int64_t columns) {
           arena.array<int8_t>(blocks * BLOCK),
           arena.array<float>(blocks),
           arena.array<float>(blocks),
-          arena.array<int32_t>(blocks * 2)};
+          arena.array<Halves>(blocks)};
 }
 
 void poison_act(const Act& act, int64_t columns) {
@@ -227,7 +227,7 @@ void poison_act(const Act& act, int64_t columns) {
   poison_all(act.q, blocks * BLOCK);
   poison_all(act.d, blocks);
   poison_all(act.s, blocks);
-  poison_all(act.half, blocks * 2);
+  poison_all(act.halves, blocks);
 }
 
 }  // namespace check

@@ -39,7 +39,10 @@ constexpr int PARTIAL_ROWS = 4;
 struct AttentionArgs {
   float* qkv; const float* q_norm; const float* k_norm; double eps;
   int64_t heads, groups, D;
-  uint16_t* keys; uint16_t* values; int64_t capacity;
+  int16_t* keys;    // [groups][capacity / 16][D / 2][16][2]
+  int8_t* values;   // [groups][capacity / 2][D, whole panels][2]
+  float* scales;    // [2][groups][capacity], of keys and of values
+  int64_t capacity; // whole panels
   const Rows* rows;
   float* out;       // [T, heads * D]
   float* partial;   // [PARTIAL_ROWS][heads][segments of capacity][D + 2]

@@ -2,7 +2,7 @@
 
 // A vector is 8 rows x 4 columns: half of a panel's. Four columns of a row are broadcast once for both halves, so a
 // quarter of a block (16 columns of 16 rows) is in eight registers while up to TILE rows pass over it. Nibbles times
-// int8 are added up in 16 bits as long as they fit: 8 pairs of 15 * 127, 4 of 31 * 127, 2 of 63 * 127. Signed weights
+// int8 are added up in 16 bits as long as they fit: 4 pairs of 15 * 127 or 31 * 127, 2 of 63 * 127. Signed weights
 // hand their sign to the row (W8): |w| * (sign(w) x), one half of the panel at a time.
 struct Sums { __m256i half[2]; };  // of rows 0-7 and 8-15
 
@@ -48,11 +48,13 @@ static inline __m256i four(const int8_t* q) {
   return _mm256_set1_epi32(x);
 }
 
-static inline __m256i widened(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
+// Pairs of 16-bit sums as 32-bit ones, times 2^shift.
+static inline __m256i widened(__m256i pairs, __m256i times) { return _mm256_madd_epi16(pairs, times); }
 
-// 16 columns of a row with both halves: 16-bit sums for four bits (on top of `before`), else 32-bit ones.
-template <int KIND, bool FIRST> static inline Sums dot16(const __m256i (&w)[2][4], const int8_t* q, Sums before) {
-  Sums out = before;
+// 16 columns of a row, half a block, with both halves of the panel.
+template <int KIND> static inline Sums dot16(const __m256i (&w)[2][4], const int8_t* q, int32_t two_times) {
+  const __m256i times = _mm256_set1_epi32(two_times);
+  Sums out;
 #pragma GCC unroll 2
   for (int pair = 0; pair < 2; pair++) {
     __m256i x = four(q + 8 * pair);
@@ -60,21 +62,22 @@ template <int KIND, bool FIRST> static inline Sums dot16(const __m256i (&w)[2][4
     x = four(q + 8 * pair + 4);
     a = _mm256_add_epi16(a, _mm256_maddubs_epi16(w[0][2 * pair + 1], x));
     b = _mm256_add_epi16(b, _mm256_maddubs_epi16(w[1][2 * pair + 1], x));
-    if (KIND == W6) a = widened(a), b = widened(b);
-    if (FIRST && pair == 0) out = {{a, b}};
+    if (KIND == W6) a = widened(a, times), b = widened(b, times);
+    if (pair == 0) out = {{a, b}};
     else if (KIND == W6) out = {{_mm256_add_epi32(out.half[0], a), _mm256_add_epi32(out.half[1], b)}};
-    else out = {{_mm256_add_epi16(out.half[0], a), _mm256_add_epi16(out.half[1], b)}};
+    else out = {{widened(_mm256_add_epi16(out.half[0], a), times), widened(_mm256_add_epi16(out.half[1], b), times)}};
   }
   __asm__ volatile("" : "+x"(out.half[0]), "+x"(out.half[1]));  // added up now, not when sixteen registers are full
   return out;
 }
 
 // Signed weights: 16 columns of half a panel.
-static inline __m256i dot16_signed(const __m256i (&w)[4], const __m256i (&size)[4], const int8_t* q) {
-  __m256i a = widened(_mm256_maddubs_epi16(size[0], _mm256_sign_epi8(four(q), w[0])));
-  __m256i b = widened(_mm256_maddubs_epi16(size[1], _mm256_sign_epi8(four(q + 4), w[1])));
-  a = _mm256_add_epi32(a, widened(_mm256_maddubs_epi16(size[2], _mm256_sign_epi8(four(q + 8), w[2]))));
-  b = _mm256_add_epi32(b, widened(_mm256_maddubs_epi16(size[3], _mm256_sign_epi8(four(q + 12), w[3]))));
+static inline __m256i dot16_signed(const __m256i (&w)[4], const __m256i (&size)[4], const int8_t* q, int32_t two_times) {
+  const __m256i times = _mm256_set1_epi32(two_times);
+  __m256i a = widened(_mm256_maddubs_epi16(size[0], _mm256_sign_epi8(four(q), w[0])), times);
+  __m256i b = widened(_mm256_maddubs_epi16(size[1], _mm256_sign_epi8(four(q + 4), w[1])), times);
+  a = _mm256_add_epi32(a, widened(_mm256_maddubs_epi16(size[2], _mm256_sign_epi8(four(q + 8), w[2])), times));
+  b = _mm256_add_epi32(b, widened(_mm256_maddubs_epi16(size[3], _mm256_sign_epi8(four(q + 12), w[3])), times));
   a = _mm256_add_epi32(a, b);
   __asm__ volatile("" : "+x"(a));
   return a;
@@ -88,14 +91,14 @@ static inline __m256 halves8(const uint8_t* p) { return _mm256_cvtph_ps(_mm_load
 template <int KIND, int N>
 static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, const int64_t* rows, float* out) {
   const int8_t* q[N];
-  const int32_t* half[N];
+  const Halves* halves[N];
   const float *dx[N], *s[N];
   __m256 y[N][2];
 #pragma GCC unroll 8
   for (int t = 0; t < N; t++) {
     const int64_t at = rows[t] * blocks;
     q[t] = act.q + at * BLOCK;
-    half[t] = act.half + at * 2;
+    halves[t] = act.halves + at;
     dx[t] = act.d + at;
     s[t] = act.s + at;
     y[t][0] = y[t][1] = _mm256_setzero_ps();
@@ -117,7 +120,7 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
 #pragma GCC unroll 8
           for (int t = 0; t < N; t++) {
             LC_IN_ORDER(N);
-            const __m256i part = dot16_signed(w, size, q[t] + b * BLOCK + 16 * g);
+            const __m256i part = dot16_signed(w, size, q[t] + b * BLOCK + 16 * g, halves[t][b].times[g]);
             sum[t].half[h] = g == 0 ? part : _mm256_add_epi32(sum[t].half[h], part);
           }
         }
@@ -127,12 +130,11 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
 #pragma GCC unroll 8
       for (int t = 0; t < N; t++) {
         LC_IN_ORDER(N);
-        sum[t] = dot16<KIND, true>(w, q[t] + b * BLOCK, Sums());
-        if (KIND == W5Z || KIND == W5M) sum[t] = {{widened(sum[t].half[0]), widened(sum[t].half[1])}};
+        sum[t] = dot16<KIND>(w, q[t] + b * BLOCK, halves[t][b].times[0]);
         if (KIND == W6)
 #pragma GCC unroll 2
           for (int h = 0; h < 2; h++) {
-            const __m256i a = _mm256_sub_epi32(sum[t].half[h], _mm256_set1_epi32(32 * half[t][2 * b]));
+            const __m256i a = _mm256_sub_epi32(sum[t].half[h], _mm256_set1_epi32(32 * halves[t][b].sum[0]));
             const __m256 d = _mm256_mul_ps(halves8(scales + 16 * h), _mm256_set1_ps(dx[t][b]));
             y[t][h] = _mm256_add_ps(y[t][h], _mm256_mul_ps(_mm256_cvtepi32_ps(a), d));
           }
@@ -142,15 +144,10 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
 #pragma GCC unroll 8
       for (int t = 0; t < N; t++) {
         LC_IN_ORDER(N);
-        if (KIND == W4Z || KIND == W4M) {
-          sum[t] = dot16<KIND, false>(w, q[t] + b * BLOCK + 16, sum[t]);
-        } else {
-          const Sums last = dot16<KIND, true>(w, q[t] + b * BLOCK + 16, Sums());
-          if (KIND == W6) sum[t] = last;
-          else
-            sum[t] = {{_mm256_add_epi32(sum[t].half[0], widened(last.half[0])),
-                       _mm256_add_epi32(sum[t].half[1], widened(last.half[1]))}};
-        }
+        const Sums last = dot16<KIND>(w, q[t] + b * BLOCK + 16, halves[t][b].times[1]);
+        if (KIND == W6) sum[t] = last;
+        else
+          sum[t] = {{_mm256_add_epi32(sum[t].half[0], last.half[0]), _mm256_add_epi32(sum[t].half[1], last.half[1])}};
       }
     }
     LC_IN_ORDER(N);
@@ -164,10 +161,11 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
 #pragma GCC unroll 8
     for (int t = 0; t < N; t++) {
       const __m256 by = _mm256_set1_ps(dx[t][b]);
-      const __m256i less = _mm256_set1_epi32(KIND == W6 ? zero * half[t][2 * b + 1] : zero * (half[t][2 * b] + half[t][2 * b + 1]));
+      const int32_t* whole = halves[t][b].sum;
+      const __m256i less = _mm256_set1_epi32(KIND == W6 ? zero * whole[1] : zero * (whole[0] + whole[1]));
 #pragma GCC unroll 2
       for (int h = 0; h < 2; h++) {
-        __m256i a = KIND == W4Z || KIND == W4M ? widened(sum[t].half[h]) : sum[t].half[h];
+        __m256i a = sum[t].half[h];
         if (zero) a = _mm256_sub_epi32(a, less);
         y[t][h] = _mm256_add_ps(y[t][h], _mm256_mul_ps(_mm256_cvtepi32_ps(a), _mm256_mul_ps(d[h], by)));
         if (Traits<KIND>::offset) y[t][h] = _mm256_add_ps(y[t][h], _mm256_mul_ps(m[h], _mm256_set1_ps(s[t][b])));

@@ -2,7 +2,7 @@
 //
 // Vectors of 16 bytes as GCC and clang have them on every processor: 4 rows x 4 columns, taken as pairs of columns. The
 // even column of each pair and the odd one are two vectors of 16 bits, and so are those of a row's values; products of 15
-// and 127 can be added up sixteen times, of 31 eight times, of 63 four times. W8 is taken as two nibbles of q + 128.
+// and 127 can be added up sixteen times, of 31 eight times, of 63 four times; a half of a block has eight. W8 is taken as two nibbles of q + 128.
 
 typedef int16_t Shorts __attribute__((vector_size(16)));
 typedef uint16_t Pairs __attribute__((vector_size(16)));
@@ -70,26 +70,15 @@ template <int KIND> struct BlockRows {
   }
   static Ints widened(Shorts v) { return (((Ints)v << 16) >> 16) + ((Ints)v >> 16); }
 
-  // Columns 16 h .. 16 h + 15, exactly.
+  // Columns 16 h .. 16 h + 15, exactly. W8 with 128 added to each weight.
   Ints half(const SpreadRow& x, int h) const {
-    const int i = 4 * h;
+    const Ints low = sum(even, odd, x, 4 * h);
+    return KIND == W8 ? low + (sum(high_even, high_odd, x, 4 * h) << 4) : low;
+  }
+  static Ints sum(const Shorts* even, const Shorts* odd, const SpreadRow& x, int i) {
     const Shorts a = product(even, odd, x, i) + product(even, odd, x, i + 1);
     const Shorts b = product(even, odd, x, i + 2) + product(even, odd, x, i + 3);
     return KIND == W6 ? widened(a) + widened(b) : widened(a + b);
-  }
-  // All of them. W8 with 128 added to each weight.
-  Ints whole(const SpreadRow& x) const {
-    if (KIND == W5Z || KIND == W5M || KIND == W6) return half(x, 0) + half(x, 1);
-    const Ints low = all(even, odd, x);
-    return KIND == W8 ? low + (all(high_even, high_odd, x) << 4) : low;
-  }
-  static Ints all(const Shorts* even, const Shorts* odd, const SpreadRow& x) {
-    Shorts a = product(even, odd, x, 0), b = product(even, odd, x, 1);
-    for (int i = 2; i < 8; i += 2) {
-      a += product(even, odd, x, i);
-      b += product(even, odd, x, i + 1);
-    }
-    return widened(a + b);
   }
 };
 
@@ -118,16 +107,16 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
       const Floats d = scales4(scales), m = Traits<KIND>::offset || KIND == W6 ? scales4(scales + 32) : d;
       for (int t = 0; t < N; t++) {
         const int64_t at = rows[t] * blocks + b;
-        const int32_t* half = act.half + at * 2;
+        const Halves& halves = act.halves[at];
         const float dx = act.d[at], s = act.s[at];
+        const Ints first = (w.half(x[t], 0) << halves.shift[0]) - zero * halves.sum[0];
+        const Ints last = (w.half(x[t], 1) << halves.shift[1]) - zero * halves.sum[1];
         if (KIND == W6) {
-          const Ints first = w.half(x[t], 0) - zero * half[0], last = w.half(x[t], 1) - zero * half[1];
           y[t][c] = y[t][c] + __builtin_convertvector(first, Floats) * (d * dx);
           y[t][c] = y[t][c] + __builtin_convertvector(last, Floats) * (m * dx);
           continue;
         }
-        const Ints sum = w.whole(x[t]) - zero * (half[0] + half[1]);
-        y[t][c] = y[t][c] + __builtin_convertvector(sum, Floats) * (d * dx);
+        y[t][c] = y[t][c] + __builtin_convertvector(first + last, Floats) * (d * dx);
         if (Traits<KIND>::offset) y[t][c] = y[t][c] + m * s;
       }
     }

@@ -19,7 +19,7 @@ struct Case {
   float x[T * COLUMNS], norm[COLUMNS];
   int8_t q[T * BLOCKS * BLOCK];
   float d[T * BLOCKS], s[T * BLOCKS];
-  int32_t half[T * BLOCKS * 2];
+  Halves halves[T * BLOCKS];
   float out[T * INNER];
   uint32_t random;
   const Operation* operation;
@@ -41,7 +41,7 @@ void fill(Case& c, int64_t kind) {
       }
     }
   }
-  for (float& x : c.x) x = (float)((int32_t)(next(c) & 0xffff) - 0x8000) / 4096.0f;
+  for (float& x : c.x) x = (float)((int32_t)(next(c) & 0xffff) - 0x8000) / (float)(64 << next(c) % 12);
   for (float& x : c.norm) x = 0.5f + (float)(next(c) & 0xff) / 256.0f;
 }
 
@@ -60,7 +60,7 @@ void compute(Case& c, int64_t kind, const Operation& operation) {
   matrix.columns = COLUMNS;
   matrix.parts = 2;
   for (int i = 0; i < 2; i++) matrix.part[i] = {kind, INNER, i * INNER, c.weights[i]};
-  Act act = {T, COLUMNS, c.q, c.d, c.s, c.half};
+  Act act = {T, COLUMNS, c.q, c.d, c.s, c.halves};
   FfnUpArgs arguments = {c.x, c.norm, 1e-5, &matrix, c.out, &act};
   Instruction instruction = {};
   memcpy(instruction.word, &arguments, sizeof(arguments));

@@ -3,6 +3,10 @@
 #include <string.h>
 #include <time.h>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "arguments.h"
 #include "pack.h"
 

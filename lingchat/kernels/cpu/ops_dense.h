@@ -42,7 +42,7 @@ static void each_panel(const Matrix& w, const Act& act, int64_t rows, Team& team
     window.q += skipped * BLOCK;
     window.d += skipped;
     window.s += skipped;
-    window.half += skipped * 2;
+    window.halves += skipped;
     int64_t at = 0;
     for (int64_t p = 0; p < w.parts; p++) {
       const Part& part = w.part[p];
@@ -132,7 +132,7 @@ static void ffn_up(const FfnUpArgs& a, Team& team) {
     window.q += skipped * BLOCK;
     window.d += skipped;
     window.s += skipped;
-    window.half += skipped * 2;
+    window.halves += skipped;
     for (int64_t p = begin; p < end; p++) {
       panel_product(gate.kind, gate.data + p * gate_bytes, w.columns, window, nullptr, n, g);
       panel_product(up.kind, up.data + p * up_bytes, w.columns, window, nullptr, n, u);

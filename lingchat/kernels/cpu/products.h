@@ -1,7 +1,8 @@
 // Packed matrices times quantised rows, a panel of 16 matrix rows at a time.
 //
-// The dot product of a block (32 columns) is exact in integers on every instruction set, so only what follows decides
-// bits: per block, in ascending order, y = y + float(dot) * (d_weight * d_row), and for the kinds with an offset
+// The dot product of a block (32 columns), the sum of both halves' times 2^shift, is exact in integers on every
+// instruction set, so only what follows decides bits: per block, in ascending order,
+// y = y + float(dot) * (d_weight * d_row), and for the kinds with an offset
 // y = (y + float(dot) * (d_weight * d_row)) + m * s. W6 does so for each half of a block. A row's numbers therefore do
 // not depend on the rows beside it. Bytes read: the panel once for up to TILE rows at a time.
 //

@@ -1,4 +1,4 @@
-// Rows of activations: the scale of a norm, and eight bits with a scale a block of 32 columns.
+// Rows of activations: the scale of a norm, and eight bits with a scale a block of 32 columns (types.h).
 //
 // A row's numbers depend on nothing but the row. Included inside an ISA's namespace, after simd.h.
 
@@ -26,26 +26,45 @@ static float rms_scale(const float* x, int64_t columns, double eps) {
   return 1.0f / sqrtf(mean + (float)eps);
 }
 
+// How often `some` can be doubled without exceeding `most`, 6 times at most; neither is negative. By the floats' bits:
+// exponents differ by that, or by one more where `some` has the larger fraction. Of what is not a number: 0.
+static inline int32_t doublings(float some, float most) {
+  int32_t a, b;
+  memcpy(&a, &some, 4);
+  memcpy(&b, &most, 4);
+  const int32_t n = (b - a) >> 23;
+  return n < 0 ? 0 : n < 6 ? n : 6;
+}
+
 // 32 values -> block `at` of `act`, counted from its first row's first.
 static inline void quantize_block(const float* x, Act& act, int64_t at) {
   V8 a = load8(x), b = load8(x + 8), c = load8(x + 16), d = load8(x + 24);
-  const float largest = largest8(max8(max8(abs8(a), abs8(b)), max8(abs8(c), abs8(d))));
-  const float scale = largest / 127.0f;
-  const V8 inverse = all8(largest > 1e-36f ? 127.0f / largest : 0.0f);  // a smaller one has no finite inverse
-  a = round8(a * inverse);
-  b = round8(b * inverse);
-  c = round8(c * inverse);
-  d = round8(d * inverse);
+  const float first = largest8(max8(abs8(a), abs8(b))), last = largest8(max8(abs8(c), abs8(d)));
+  const float largest = first > last ? first : last;
+  const float inverse = largest > 1e-34f ? 127.0f / largest : 0.0f;  // a smaller one has no finite inverse
+  const int32_t finer[2] = {doublings(first, largest), doublings(last, largest)};
+  const V8 one = all8(inverse * (float)(1 << finer[0])), two = all8(inverse * (float)(1 << finer[1]));
+  a = round8(a * one);
+  b = round8(b * one);
+  c = round8(c * two);
+  d = round8(d * two);
   int8_t* q = act.q + at * BLOCK;
   store_int8s8(q, a);
   store_int8s8(q + 8, b);
   store_int8s8(q + 16, c);
   store_int8s8(q + 24, d);
-  const int32_t first = (int32_t)sum8(a + b), last = (int32_t)sum8(c + d);  // whole numbers: exact
-  act.half[at * 2] = first;
-  act.half[at * 2 + 1] = last;
+  const int32_t sum[2] = {(int32_t)sum8(a + b), (int32_t)sum8(c + d)};  // whole numbers: exact
+  const int32_t finest = finer[0] > finer[1] ? finer[0] : finer[1];
+  const float scale = largest / 127.0f / (float)(1 << finest);
+  Halves& halves = act.halves[at];
+  for (int h = 0; h < 2; h++) {
+    const int32_t shift = finest - finer[h];
+    halves.sum[h] = sum[h] * (1 << shift);
+    halves.shift[h] = shift;
+    halves.times[h] = 0x10001 << shift;
+  }
   act.d[at] = scale;
-  act.s[at] = scale * (float)(first + last);
+  act.s[at] = scale * (float)(halves.sum[0] + halves.sum[1]);
 }
 
 // Blocks [begin, end) of a row of `columns` values: x, or x * scale * weight where there is a weight.

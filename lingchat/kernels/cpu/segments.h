@@ -19,9 +19,6 @@ static inline V16 operator+(V16 x, V16 y) { return {_mm512_add_ps(x.v, y.v)}; }
 static inline V16 operator*(V16 x, V16 y) { return {_mm512_mul_ps(x.v, y.v)}; }
 static inline void spread(V16& x, float a) { x = {_mm512_set1_ps(a)}; }
 static inline void get(V16& x, const float* p) { x = {_mm512_loadu_ps(p)}; }
-static inline void get(V16& x, const uint16_t* p) {
-  x = {_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)p))};
-}
 static inline void put(float* p, V16 x) { _mm512_storeu_ps(p, x.v); }
 #else
 struct V16 { V8 a, b; };
@@ -29,12 +26,10 @@ static inline V16 operator+(V16 x, V16 y) { return {x.a + y.a, x.b + y.b}; }
 static inline V16 operator*(V16 x, V16 y) { return {x.a * y.a, x.b * y.b}; }
 static inline void spread(V16& x, float a) { x.a = x.b = all8(a); }
 static inline void get(V16& x, const float* p) { x = {load8(p), load8(p + 8)}; }
-static inline void get(V16& x, const uint16_t* p) { x = {half8(p), half8(p + 8)}; }
 static inline void put(float* p, V16 x) { store8(p, x.a); store8(p + 8, x.b); }
 #endif
 static inline void spread(V8& x, float a) { x = all8(a); }
 static inline void get(V8& x, const float* p) { x = load8(p); }
-static inline void get(V8& x, const uint16_t* p) { x = half8(p); }
 static inline void put(float* p, V8 x) { store8(p, x); }
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -66,8 +61,8 @@ static inline int64_t tile_of(int64_t left) {
 }
 
 // sum[n][c] += x[n] * (a vector at y + c * stride); those of which there are fewer stay in registers.
-template <int N, int C, typename V, typename T>
-static inline void add_products(V (&sum)[N][C], const V* x, const T* y, int64_t stride) {
+template <int N, int C, typename V>
+static inline void add_products(V (&sum)[N][C], const V* x, const float* y, int64_t stride) {
   V v[C];
   if (N < C) {
     for (int c = 0; c < C; c++) {
@@ -79,49 +74,6 @@ static inline void add_products(V (&sum)[N][C], const V* x, const T* y, int64_t 
   for (int c = 0; c < C; c++) get(v[c], y + c * stride);
   for (int n = 0; n < N; n++)
     for (int c = 0; c < C; c++) sum[n][c] = sum[n][c] + x[n] * v[c];
-}
-
-// Scores of N queries with B blocks of 16 positions. keys [B][D][16]
-template <int N, int B, typename T>
-static inline void score_tile(const float* const* q, const T* keys, int64_t D, float* scores) {
-  V16 sum[N][B];
-  for (int n = 0; n < N; n++)
-    for (int b = 0; b < B; b++) spread(sum[n][b], 0.0f);
-  LC_TWICE for (int64_t d = 0; d < D; d++) {
-    V16 x[N];
-    for (int n = 0; n < N; n++) spread(x[n], q[n][d]);
-    add_products<N, B>(sum, x, keys + d * PANEL, D * PANEL);
-  }
-  for (int n = 0; n < N; n++)
-    for (int b = 0; b < B; b++) put(scores + n * SEGMENT + b * PANEL, sum[n][b]);
-}
-
-// All queries with `blocks` blocks: scores [count][SEGMENT]
-template <typename T>
-static void score(const float* const* q, int64_t count, const T* keys, int64_t D, int64_t blocks, float* scores) {
-  for (int64_t i = 0, n; i < count; i += n) {
-    n = tile_of(count - i);
-    const float* const* some = q + i;
-    float* out = scores + i * SEGMENT;
-    const int64_t step = D * PANEL;
-    int64_t b = 0;
-    // Fewer queries, more blocks: about as many sums in flight.
-    switch (n) {
-      case 1:
-        for (; b + 4 <= blocks; b += 4) score_tile<1, 4>(some, keys + b * step, D, out + b * PANEL);
-        for (; b < blocks; b++) score_tile<1, 1>(some, keys + b * step, D, out + b * PANEL);
-        break;
-      case 2:
-        for (; b + 2 <= blocks; b += 2) score_tile<2, 2>(some, keys + b * step, D, out + b * PANEL);
-        for (; b < blocks; b++) score_tile<2, 1>(some, keys + b * step, D, out + b * PANEL);
-        break;
-      case 3:
-        for (; b < blocks; b++) score_tile<3, 1>(some, keys + b * step, D, out + b * PANEL);
-        break;
-      default:
-        for (; b < blocks; b++) score_tile<4, 1>(some, keys + b * step, D, out + b * PANEL);
-    }
-  }
 }
 
 // 2^x of N vectors, x <= 0, within 2 ulp; 0 below -126. Like exp8, but steps of several vectors take turns, for a chain
@@ -178,8 +130,8 @@ static void weigh(const Queries& run, int64_t first, int64_t width, float* score
 }
 
 // Positions [begin, end) of N queries' weighted values, C vectors wide, added to what the positions before gave.
-template <int N, int C, typename V, typename T>
-static inline void value_tile(const float* weights, const T* values, int64_t stride, int64_t begin, int64_t end,
+template <int N, int C, typename V>
+static inline void value_tile(const float* weights, const float* values, int64_t stride, int64_t begin, int64_t end,
                               float* const* part, int64_t column) {
   constexpr int LANES = sizeof(V) / 4;
   V sum[N][C];
@@ -198,8 +150,7 @@ static inline void value_tile(const float* weights, const T* values, int64_t str
 }
 
 // As `value_tile`, `columns` of them (a multiple of 8) from `column` of the parts on; `values` begins there.
-template <typename T>
-static void value_columns(int64_t n, const float* weights, const T* values, int64_t stride, int64_t begin, int64_t end,
+static void value_columns(int64_t n, const float* weights, const float* values, int64_t stride, int64_t begin, int64_t end,
                           float* const* part, int64_t column, int64_t columns) {
   int64_t c = 0;
 #define LC_TILES(N, C)                       \
@@ -220,8 +171,7 @@ static void value_columns(int64_t n, const float* weights, const T* values, int6
 
 // All queries' weighted values, `columns` of them from `column` on. A tile goes as far as its first query sees, then
 // each of its queries as far as it does itself: a weight of 0 would not do where a value is infinite.
-template <typename T>
-static void mix(const Queries& run, int64_t first, const float* weights, const T* values, int64_t stride,
+static void mix(const Queries& run, int64_t first, const float* weights, const float* values, int64_t stride,
                 int64_t column, int64_t columns) {
   for (int64_t i = first, n; i < run.count; i += n) {
     n = tile_of(run.count - i);

@@ -32,6 +32,11 @@ static inline void store_int8s8(int8_t* p, V8 a) {
   __m128i s = _mm_packs_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
   _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(s, s));
 }
+// the same as int16
+static inline void store_int16s8(int16_t* p, V8 a) {
+  __m256i i = _mm256_cvtps_epi32(a.v);
+  _mm_storeu_si128((__m128i*)p, _mm_packs_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1)));
+}
 
 #elif defined(LC_NEON)
 
@@ -67,6 +72,9 @@ static inline V8 round8(V8 x) { return {vrndnq_f32(x.a), vrndnq_f32(x.b)}; }
 static inline void store_int8s8(int8_t* p, V8 x) {
   int16x8_t s = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(x.a)), vqmovn_s32(vcvtnq_s32_f32(x.b)));
   vst1_s8(p, vqmovn_s16(s));
+}
+static inline void store_int16s8(int16_t* p, V8 x) {
+  vst1q_s16(p, vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(x.a)), vqmovn_s32(vcvtnq_s32_f32(x.b))));
 }
 
 #else
@@ -130,6 +138,7 @@ static inline float exp2i(float n) {
 }
 static inline V8 exp2i8(V8 n) { LC_LANES(exp2i(n.v[i])); }
 static inline void store_int8s8(int8_t* p, V8 a) { for (int i = 0; i < 8; i++) p[i] = (int8_t)(int32_t)round_even(a.v[i]); }
+static inline void store_int16s8(int16_t* p, V8 a) { for (int i = 0; i < 8; i++) p[i] = (int16_t)(int32_t)round_even(a.v[i]); }
 #undef LC_LANES
 
 #endif

@@ -17,6 +17,7 @@ SEGMENT = 64  # positions whose attention is one partial sum
 PARTIAL_ROWS = 4  # rows up to which attention is split over segments, too
 MAX_PARTS = 8
 WORDS = 30
+HALVES_BYTES = 24  # of what is known of the two halves of a block of activations
 
 # Kinds of packed weights
 W8, W4Z, W4M, W5Z, W5M, W6, F32, F16 = range(8)
@@ -28,6 +29,10 @@ def panel_bytes(kind: int, columns: int) -> int:
     if kind in (F32, F16):
         return columns * PANEL * (4 if kind == F32 else 2)
     return -(-columns // BLOCK) * BLOCK_BYTES[kind]
+
+
+def whole_panels(count: int) -> int:
+    return -(-count // PANEL) * PANEL
 
 
 def _all(kind: Any, names: str) -> list[tuple[str, Any]]:
@@ -47,7 +52,7 @@ class Stack(ctypes.Structure):
 
 
 class Act(ctypes.Structure):
-    _fields_ = [*_all(c_int64, "capacity columns"), *_all(c_void_p, "q d s half")]
+    _fields_ = [*_all(c_int64, "capacity columns"), *_all(c_void_p, "q d s halves")]
 
 
 class Rows(ctypes.Structure):

@@ -58,15 +58,24 @@ struct Stack {         // E matrices [rows, columns] of one kind, `stride` bytes
   const uint8_t* data;
 };
 
-// Rows of activations, quantised in blocks: x ~ d * q, q in -127..127, d = max|x| / 127 of the block. Row r has
-// blocks = blocks_of(columns of the operation at hand), at most blocks_of(`columns`): q[r * blocks * 32 + k], d[r * blocks + b]; `half` the sums of q over the two halves of
-// each block, half[(r * blocks + b) * 2 + h]; `s` = d * (half 0 + half 1). Columns beyond K are 0.
+// Rows of activations, quantised in blocks whose two halves (of 16 columns) may differ by a power of two:
+// x ~ d * 2^shift * q, q in -127..127. A half's scale is d * 2^shift = 2^-e * max|x of the block| / 127 with the largest
+// whole e, 6 at most, that no value of the half exceeds; d is that of the finer half. A value that stands out makes only
+// 16 columns coarse, and integer sums stay whole: the shift costs the dot product one multiplication.
+struct Halves {
+  int32_t sum[2];    // 2^shift * the half's sum of q
+  int32_t shift[2];  // 0..6, one of them 0
+  int32_t times[2];  // 2^shift as two int16 side by side
+};
+
+// Row r has blocks = blocks_of(columns of the operation at hand), at most blocks_of(`columns`): q[r * blocks * 32 + k],
+// d[r * blocks + b] and so on; `s` = d * (sum 0 + sum 1). Columns beyond K are 0.
 struct Act {
   int64_t capacity, columns;
   int8_t* q;
   float* d;
   float* s;
-  int32_t* half;
+  Halves* halves;
 };
 
 // A piece of memory whose place may change: a KDA state that a commit exchanges for a staged one.

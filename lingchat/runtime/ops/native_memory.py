@@ -16,7 +16,7 @@ from lingchat.kernels.cpu import structs
 from lingchat.kernels.cpu.native import Native
 from lingchat.runtime.ops.protocol import BufferSpec
 
-_BYTES = {"f32": 4, "i32": 4, "cache": 2}
+_BYTES = {"f32": 4, "i32": 4, "cache": 2, "keys": 2, "values": 1}
 _ALIGNMENT = 64
 _ARENA = 32 << 20  # bytes that are asked of the system at a time, for weights
 
@@ -62,21 +62,26 @@ class Arena:
 class Buffer:
     """What `allocate` gives: `cells` pointers, one for each leading index of a rank-4 f32 buffer, else one.
 
-    The innermost two dimensions of a rank-3 cache are kept whole panels long, as the attention needs them.
+    Keys are whole numbers of 16 bits, values of 8, as kernels/cpu/ops_attention.h lays them out: positions in whole
+    panels, values' columns too. The scales of both, an fp32 a row, lie behind the values, at `scales`.
     """
 
     def __init__(self, native: Native, spec: BufferSpec) -> None:
         self.spec = spec
         shape = list(spec.shape)
-        if spec.dtype == "cache" and len(shape) == 3:
-            shape[1] = -(-shape[1] // structs.PANEL) * structs.PANEL
+        if spec.dtype in ("keys", "values"):
+            shape[1] = structs.whole_panels(shape[1])
         self.shape = tuple(shape)
+        if spec.dtype == "values":
+            shape[2] = structs.whole_panels(shape[2])
+        scales = 2 * 4 * math.prod(shape[:2]) if spec.dtype == "values" else 0
         count = shape[0] if spec.dtype == "f32" and len(shape) == 4 else 1
-        self.nbytes = math.prod(shape) * _BYTES[spec.dtype]
+        self.nbytes = math.prod(shape) * _BYTES[spec.dtype] + scales
         self.each = self.nbytes // max(1, count)  # bytes behind a cell
         self._memory = Memory(native, self.nbytes)
         self.cells = (ctypes.c_void_p * count)(*(self._memory.address + i * self.each for i in range(count)))
         self.address = self._memory.address  # of a buffer whose pointer is never exchanged
+        self.scales = self.address + self.nbytes - scales
         integers = math.prod(shape) if spec.dtype == "i32" else 0
         self._integers = (ctypes.c_int32 * integers).from_address(self.address)
 

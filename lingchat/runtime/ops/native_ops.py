@@ -3,7 +3,7 @@
 It works like a stream: at once an operation is computed for the rows of the last `rows` or `draft_rows`; inside `record`
 it is noted, and the program computes it for the rows it is run with. The arithmetic is that of kernels/cpu: weights stay
 in the precision of their file (8 bits where it has floats), activations are quantised to 8 bits a block of 32 before a
-product, the cache is fp16, all else fp32; every number is the same for every row count, thread count and machine.
+product, keys to 12 and values to 8, other rows that are kept are fp16, all else is fp32; every number is the same for every row count, thread count and machine.
 
 Memory is allocated when an operation is first called, at once or while it is recorded, and never while a program runs.
 No torch and no numpy here.
@@ -195,7 +195,7 @@ class NativeOps:
         self._do(
             "attention",
             *(qkv, q_norm, k_norm, shape.eps, heads, shape.kv_heads, width),
-            *(cache.keys, cache.values, capacity, rows, out),
+            *(cache.keys, cache.values, cache.values.scales, capacity, rows, out),
             self._room.scratch("attention.partial", partial_values(heads, width, capacity)),
         )
         return out

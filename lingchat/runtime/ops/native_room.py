@@ -37,7 +37,7 @@ class QuantisedRows:
         blocks = (rows + _SPARE) * -(-self._columns // structs.BLOCK)
         memory = Memory(self._native, blocks * quantised_bytes(structs.BLOCK))
         at = memory.address
-        for name, each in (("q", structs.BLOCK), ("half", 8), ("d", 4), ("s", 4)):
+        for name, each in (("q", structs.BLOCK), ("halves", structs.HALVES_BYTES), ("d", 4), ("s", 4)):
             setattr(self.struct, name, at)
             at += blocks * each
         self.struct.capacity = rows
@@ -46,7 +46,7 @@ class QuantisedRows:
 
 def quantised_bytes(columns: int) -> int:
     """Bytes of a quantised row."""
-    return -(-columns // structs.BLOCK) * (structs.BLOCK + 16)
+    return -(-columns // structs.BLOCK) * (structs.BLOCK + structs.HALVES_BYTES + 8)
 
 
 class Room:

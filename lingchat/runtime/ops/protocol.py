@@ -29,7 +29,8 @@ Vector = Any  # a weight [N], fp32
 Residual = Any  # the residual stream [T, d] and the partial sums that wait to be added to it
 Rows = Any  # the rows of one forward pass: ids [T], their positions, their rotations
 
-DType = Literal["f32", "i32", "cache"]  # `cache`: what the back end keeps KV rows in
+# `keys` and `values` are rows [kv_heads, capacity, head_dim] in the back end's own form, `cache` other rows that are kept.
+DType = Literal["f32", "i32", "keys", "values", "cache"]
 
 
 class RawTensor(Protocol):

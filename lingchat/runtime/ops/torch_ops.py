@@ -105,7 +105,7 @@ class TorchOps:
         if spec.dtype == "i32":
             return torch.zeros(spec.shape, dtype=torch.int32, device=self.device)
         # Zeroed lazily by the system: a long cache costs memory only as far as it is written.
-        dtype = torch.bfloat16 if spec.dtype == "cache" and not self.on_host else torch.float32
+        dtype = torch.float32 if spec.dtype == "f32" or self.on_host else torch.bfloat16
         return torch.zeros(spec.shape, dtype=dtype, device=self.device)
 
     @torch.inference_mode()

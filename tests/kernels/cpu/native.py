@@ -108,8 +108,8 @@ def act(columns: int, capacity: int) -> structs.Act:
     q = torch.full((capacity, blocks * structs.BLOCK), 77, dtype=torch.int8)
     d = torch.full((capacity, blocks), float("nan"))
     s = torch.full((capacity, blocks), float("nan"))
-    half = torch.full((capacity, blocks, 2), 1 << 30, dtype=torch.int32)
-    return keep(structs.Act(capacity, columns, *map(address, (q, d, s, half))), q, d, s, half)
+    halves = torch.full((capacity, blocks, 6), 1 << 30, dtype=torch.int32)
+    return keep(structs.Act(capacity, columns, *map(address, (q, d, s, halves))), q, d, s, halves)
 
 
 def keep(struct: Any, *what: Any) -> Any:

@@ -41,21 +41,30 @@ def bias(n: int) -> torch.Tensor:
 
 
 def inputs(t: int, k: int, seed: int = 0) -> torch.Tensor:
-    """Rows of very different sizes, some blocks of them zero."""
+    """Rows of very different sizes, some blocks of them zero, and halves of blocks; values that stand out."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(t, k, generator=generator) * torch.logspace(-3, 3, t)[:, None]
+    x[::2] *= 2.0 ** torch.randint(0, 9, (k,), generator=generator)
     if k > 64:
         x[::3, 32:64] = 0
+        x[1::3, 16:32] = 0
+        x[2::3, :16] = 0
     return x
 
 
 def dequantized(x: torch.Tensor) -> torch.Tensor:
-    """Rows as their quantisation stands for them, fp64: d = the largest magnitude of 32 / 127, q = x * (127 / it)."""
+    """Rows as their quantisation stands for them, fp64: 32 columns have the scale of the largest magnitude / 127, which
+    each 16 of them halve as often as all of them allow, 6 times at most."""
     t, k = x.shape
-    blocks = torch.nn.functional.pad(x, (0, -k % 32)).view(t, -1, 32)
-    largest = blocks.abs().amax(-1, keepdim=True)
-    q = torch.where(largest > 0, blocks * (127 / largest), 0).round()
-    return (q.double() * (largest / 127).double()).flatten(1)[:, :k]
+    blocks = torch.nn.functional.pad(x, (0, -k % 32)).view(t, -1, 2, 16)
+    own = blocks.abs().amax(-1, keepdim=True)
+    largest = own.amax(-2, keepdim=True)
+    times = torch.ones_like(own)
+    for _ in range(6):
+        times = torch.where(2 * times * own <= largest, 2 * times, times)
+    q = torch.where(largest > 0, blocks * (127 / largest * times), 0).round()
+    assert q.abs().max() <= 127
+    return (q.double() * (largest / 127 / times).double()).flatten(1)[:, :k]
 
 
 def project(x: torch.Tensor, matrix: structs.Matrix, *, isa: str = "", threads: int = 1) -> torch.Tensor:
@@ -161,7 +170,12 @@ def test_the_largest_quants_do_not_overflow(kind: int, sign: int, isa: str) -> N
     value = {structs.W8: -128, structs.W4Z: 7, structs.W4M: 15, structs.W5Z: 15, structs.W5M: 31, structs.W6: 31}[kind]
     assert (packing.described(kind, panels, n, k) == value).all()
     x = torch.full((5, k), 127.0 * sign)
-    assert (project(x, native.matrix((kind, n, panels), columns=k), isa=isa) == float(value * 127 * sign * k)).all()
+    matrix = native.matrix((kind, n, panels), columns=k)
+    assert (project(x, matrix, isa=isa) == float(value * 127 * sign * k)).all()
+    x.view(5, -1, 2, 16)[:, :, 0] *= 64  # as far apart as halves can be
+    want = torch.full((5, n), float(value * 127 * sign * k // 2 * 65))
+    torch.testing.assert_close(project(x, matrix, isa=isa), want, rtol=1e-6, atol=0)
+    assert torch.equal(project(x, matrix, isa=isa), project(x, matrix, isa="plain"))
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-45, 1e-42, 1e-38, 2e-37, 1e-30, 1e30])

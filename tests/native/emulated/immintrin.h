@@ -35,11 +35,6 @@ static inline Floats cvtph_ps(__m256i a) {
   _mm256_storeu_ps(out.v + 8, _mm256_cvtph_ps(_mm256_extracti128_si256(a, 1)));
   return out;
 }
-static inline Floats maskz_cvtph_ps(unsigned mask, __m256i a) {
-  const Floats all = cvtph_ps(a);
-  EMULATED(Floats, mask >> i & 1 ? all.v[i] : 0.0f);
-}
-
 static inline Words set1_epi32(int a) { EMULATED(Words, a); }
 static inline Words setzero_si512() { return set1_epi32(0); }
 static inline Words set1_epi8(char a) {
@@ -65,6 +60,9 @@ static inline Words srli_epi16(Words a, int n) {
   const uint32_t kept = (0xffffu >> n) * 0x10001u;
   EMULATED(Words, (int32_t)((uint32_t)a.v[i] >> n & kept));
 }
+static inline Words sllv_epi32(Words a, Words n) {
+  EMULATED(Words, (uint32_t)n.v[i] < 32 ? (int32_t)((uint32_t)a.v[i] << n.v[i]) : 0);
+}
 // Four products of unsigned with signed bytes, added to 32 bits that wrap around.
 static inline Words dpbusd_epi32(Words sum, Words a, Words b) {
   for (int i = 0; i < 16; i++) {
@@ -76,6 +74,26 @@ static inline Words dpbusd_epi32(Words sum, Words a, Words b) {
   }
   return sum;
 }
+// Two products of 16 bits with 16 bits, added to 32 bits that wrap around.
+static inline Words dpwssd_epi32(Words sum, Words a, Words b) {
+  for (int i = 0; i < 16; i++) {
+    int16_t x[2], y[2];
+    memcpy(x, &a.v[i], 4);
+    memcpy(y, &b.v[i], 4);
+    sum.v[i] = (int32_t)((uint32_t)sum.v[i] + (uint32_t)(x[0] * y[0]) + (uint32_t)(x[1] * y[1]));
+  }
+  return sum;
+}
+static inline Words cvtepi8_epi16(__m256i a) {
+  int8_t from[32];
+  int16_t to[32];
+  memcpy(from, &a, 32);
+  for (int i = 0; i < 32; i++) to[i] = from[i];
+  Words out;
+  memcpy(&out, to, 64);
+  return out;
+}
+static inline void storeu_si512(void* p, Words a) { memcpy(p, &a, 64); }
 #undef EMULATED
 
 }  // namespace emulated
@@ -90,7 +108,6 @@ static inline Words dpbusd_epi32(Words sum, Words a, Words b) {
 #define _mm512_mul_ps emulated::mul_ps
 #define _mm512_cvtepi32_ps emulated::cvtepi32_ps
 #define _mm512_cvtph_ps emulated::cvtph_ps
-#define _mm512_maskz_cvtph_ps emulated::maskz_cvtph_ps
 #define _mm512_set1_epi32 emulated::set1_epi32
 #define _mm512_setzero_si512 emulated::setzero_si512
 #define _mm512_set1_epi8 emulated::set1_epi8
@@ -102,4 +119,8 @@ static inline Words dpbusd_epi32(Words sum, Words a, Words b) {
 #define _mm512_xor_si512 emulated::xor_si512
 #define _mm512_slli_epi16 emulated::slli_epi16
 #define _mm512_srli_epi16 emulated::srli_epi16
+#define _mm512_sllv_epi32 emulated::sllv_epi32
+#define _mm512_dpwssd_epi32 emulated::dpwssd_epi32
+#define _mm512_cvtepi8_epi16 emulated::cvtepi8_epi16
+#define _mm512_storeu_si512 emulated::storeu_si512
 #define _mm512_dpbusd_epi32 emulated::dpbusd_epi32
