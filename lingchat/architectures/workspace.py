@@ -64,8 +64,8 @@ def native_workspace_bytes(config: DenseConfig | HybridConfig, rows: int, width:
 
 
 def _quantised(columns: int) -> int:
-    """Bytes of a quantised row: a byte a value; a scale, a sum and what is known of its halves a block."""
-    return -(-columns // structs.BLOCK) * (structs.BLOCK + structs.HALVES_BYTES + 8)
+    """Bytes of a quantised row."""
+    return -(-columns // structs.BLOCK) * structs.ROW_BLOCK_BYTES
 
 
 def _dense(config: DenseConfig) -> int:

@@ -35,7 +35,8 @@ void attend(const char* what, const Shape& s) {
   Random random(it.name);
   Arena arena;
   it.arena = &arena;
-  const int64_t width = (s.heads + 2 * s.groups) * s.D, cached = s.groups * s.capacity * s.D;
+  const int64_t width = (s.heads + 2 * s.groups) * s.D, wide = (s.D + PANEL - 1) / PANEL * PANEL;
+  const int64_t positions = s.groups * s.capacity;
   const int64_t segments = (s.capacity + SEGMENT - 1) / SEGMENT, parts = PARTIAL_ROWS * s.heads * segments * (s.D + 2);
   const float* projected = arena.floats(random, s.rows * width);
   const float* q_norm = s.norms ? arena.floats(random, s.D, 0.3f, 1) : nullptr;
@@ -43,18 +44,23 @@ void attend(const char* what, const Shape& s) {
   float* qkv = arena.array<float>(s.rows * width);
   float* out = arena.array<float>(s.rows * s.heads * s.D);
   float* partial = arena.array<float>(parts);
-  uint16_t* keys = arena.array<uint16_t>(cached);
-  uint16_t* values = arena.array<uint16_t>(cached);
-  std::vector<uint16_t> old_keys((size_t)cached), old_values((size_t)cached);
-  for (uint16_t& h : old_keys) h = half_of(random.bell());
-  for (uint16_t& h : old_values) h = half_of(random.bell());
+  int16_t* keys = arena.array<int16_t>(positions * s.D);
+  int8_t* values = arena.array<int8_t>(positions * wide);
+  float* scales = arena.array<float>(2 * positions);
+  std::vector<int16_t> old_keys((size_t)(positions * s.D));
+  std::vector<int8_t> old_values((size_t)(positions * wide));
+  std::vector<float> old_scales((size_t)(2 * positions));
+  for (int16_t& k : old_keys) k = (int16_t)(random.below(4095) - 2047);
+  for (int8_t& v : old_values) v = (int8_t)(random.below(255) - 127);
+  for (int64_t i = 0; i < 2 * positions; i++) old_scales[(size_t)i] = random.uniform(0, i < positions ? 1e-3f : 1e-2f);
   int32_t* length = arena.array<int32_t>(1);
   const Rows* rows =
       arena.of(Rows{nullptr, length, s.dim ? rotations(arena, random, s.capacity, s.dim) : nullptr, s.dim, s.adjacent});
   it.outputs = {span("out", out, s.rows, s.heads * s.D)};
   if (s.start + s.rows == s.capacity) {
-    it.outputs.push_back(span("keys", keys, 1, cached));
-    it.outputs.push_back(span("values", values, 1, cached));
+    it.outputs.push_back(span("keys", keys, 1, positions * s.D));
+    it.outputs.push_back(span("values", (const int32_t*)values, 1, positions * wide / 4));
+    it.outputs.push_back(span("scales", scales, 1, 2 * positions));
   } else {
     it.spoiled = {s.rows - 1};
     it.spoil = [&](int64_t row) {
@@ -65,15 +71,20 @@ void attend(const char* what, const Shape& s) {
     memcpy(qkv, projected, (size_t)(s.rows * width) * 4);
     poison_all(out, s.rows * s.heads * s.D);
     poison_all(partial, parts);
-    poison_all(keys, cached);
-    poison_all(values, cached);
+    poison_all(keys, positions * s.D);
+    poison_all(values, positions * wide);
+    poison_all(scales, 2 * positions);
     for (int64_t g = 0; g < s.groups; g++) {
       for (int64_t p = 0; p < s.start; p++) {
+        const int64_t at = g * s.capacity + p;
+        for (int64_t i : {at, positions + at}) scales[i] = old_scales[(size_t)i];
         for (int64_t d = 0; d < s.D; d++) {
-          const int64_t key = ((g * s.capacity + p / 16 * 16) * s.D) + d * 16 + p % 16,
-                        value = (g * s.capacity + p) * s.D + d;
+          const int64_t key = at / PANEL * PANEL * s.D + d / 2 * 2 * PANEL + at % PANEL * 2 + d % 2;
           keys[key] = old_keys[(size_t)key];
-          values[value] = old_values[(size_t)value];
+        }
+        for (int64_t d = 0; d < wide; d++) {
+          const int64_t value = at / 2 * 2 * wide + d * 2 + at % 2;
+          values[value] = d < s.D ? old_values[(size_t)value] : (int8_t)0;
         }
       }
     }
@@ -81,7 +92,7 @@ void attend(const char* what, const Shape& s) {
   it.pass = [&](Engine& engine, int64_t from, int64_t n) {
     *length = (int32_t)(s.start + from);
     const AttentionArgs arguments = {
-        qkv + from * width,         q_norm, k_norm, 1e-6, s.heads, s.groups, s.D, keys, values, s.capacity, rows,
+        qkv + from * width,         q_norm, k_norm, 1e-6, s.heads, s.groups, s.D, keys, values, scales, s.capacity, rows,
         out + from * s.heads * s.D, partial};
     engine.run({make("attention", arguments)}, n);
   };

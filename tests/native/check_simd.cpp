@@ -123,6 +123,8 @@ void integers() {
   std::vector<int8_t> all;
   std::vector<float> values, rounded, near;
   std::vector<int8_t> expected;
+  std::vector<float> wide;
+  std::vector<int16_t> wide_expected;
   for (int i = -128; i < 128; i++) {
     all.push_back((int8_t)i);
     values.push_back((float)i);
@@ -132,11 +134,14 @@ void integers() {
       double down = floor(x), half = x - down;
       double nearest = half < 0.5 ? down : half > 0.5 ? down + 1 : fmod(down, 2) == 0 ? down : down + 1;
       expected.push_back((int8_t)nearest);
+      wide.push_back((float)(x + i * 257));  // -32768 to 32767 in all
+      wide_expected.push_back((int16_t)(nearest + i * 257));
       rounded.push_back(copysignf((float)nearest, (float)x));
     }
   }
   hold("simd int8 to float", &Lanes::int8s, all, values);
   hold("simd float to int8", &Lanes::to_int8s, near, expected);
+  hold("simd float to int16", &Lanes::to_int16s, wide, wide_expected);
   // Rounding keeps the sign of what becomes zero. It is meant for magnitudes below 2^22, or without a fraction.
   for (float large : {4194303.5f, 8388608.0f, 1e10f, 3.0e38f, 0.5f, 1.5f, 0.49999997f, 2.5f}) {
     for (float x : {large, -large}) {

@@ -24,6 +24,7 @@ static void half(const uint16_t* from, float* to) { store8(to, half8(from)); }
 static void to_half_(const float* from, uint16_t* to) { store_half8(to, load8(from)); }
 static void int8s(const int8_t* from, float* to) { store8(to, int8s8(from)); }
 static void to_int8s(const float* from, int8_t* to) { store_int8s8(to, load8(from)); }
+static void to_int16s(const float* from, int16_t* to) { store_int16s8(to, load8(from)); }
 static void exp_(const float* from, float* to) { store8(to, exp8(load8(from))); }
 static void exp2i_(const float* from, float* to) { store8(to, exp2i8(load8(from))); }
 static void round_(const float* from, float* to) { store8(to, round8(load8(from))); }
@@ -54,6 +55,7 @@ const Lanes JOIN(lanes_, CHECK_ISA) = {NAME(CHECK_ISA),
                                        CHECK_ISA::to_half_,
                                        CHECK_ISA::int8s,
                                        CHECK_ISA::to_int8s,
+                                       CHECK_ISA::to_int16s,
                                        CHECK_ISA::exp_,
                                        CHECK_ISA::exp2i_,
                                        CHECK_ISA::round_,

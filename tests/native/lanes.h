@@ -10,6 +10,7 @@ struct Lanes {
   void (*to_half)(const float* from, uint16_t* to);
   void (*int8s)(const int8_t* from, float* to);
   void (*to_int8s)(const float* from, int8_t* to);
+  void (*to_int16s)(const float* from, int16_t* to);
   void (*exp)(const float* from, float* to);
   void (*exp2i)(const float* from, float* to);
   void (*round)(const float* from, float* to);

@@ -214,20 +214,12 @@ bool hold(Case& it) {
 
 Act act(Arena& arena, int64_t rows, int64_t columns) {
   const int64_t blocks = rows * blocks_of(columns);
-  return {rows,
-          columns,
-          arena.array<int8_t>(blocks * BLOCK),
-          arena.array<float>(blocks),
-          arena.array<float>(blocks),
-          arena.array<Halves>(blocks)};
+  return {rows, columns, arena.array<RowBlock>(blocks)};
 }
 
 void poison_act(const Act& act, int64_t columns) {
   const int64_t blocks = act.capacity * blocks_of(columns);
-  poison_all(act.q, blocks * BLOCK);
-  poison_all(act.d, blocks);
-  poison_all(act.s, blocks);
-  poison_all(act.halves, blocks);
+  poison_all(act.blocks, blocks);
 }
 
 }  // namespace check

@@ -90,17 +90,11 @@ static inline __m256 halves8(const uint8_t* p) { return _mm256_cvtph_ps(_mm_load
 
 template <int KIND, int N>
 static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, const int64_t* rows, float* out) {
-  const int8_t* q[N];
-  const Halves* halves[N];
-  const float *dx[N], *s[N];
+  const RowBlock* x[N];
   __m256 y[N][2];
 #pragma GCC unroll 8
   for (int t = 0; t < N; t++) {
-    const int64_t at = rows[t] * blocks;
-    q[t] = act.q + at * BLOCK;
-    halves[t] = act.halves + at;
-    dx[t] = act.d + at;
-    s[t] = act.s + at;
+    x[t] = act.blocks + rows[t] * blocks;
     y[t][0] = y[t][1] = _mm256_setzero_ps();
   }
   for (int64_t b = 0; b < blocks; b++, panel += BLOCK_BYTES[KIND]) {
@@ -120,7 +114,7 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
 #pragma GCC unroll 8
           for (int t = 0; t < N; t++) {
             LC_IN_ORDER(N);
-            const __m256i part = dot16_signed(w, size, q[t] + b * BLOCK + 16 * g, halves[t][b].times[g]);
+            const __m256i part = dot16_signed(w, size, x[t][b].q + 16 * g, x[t][b].times[g]);
             sum[t].half[h] = g == 0 ? part : _mm256_add_epi32(sum[t].half[h], part);
           }
         }
@@ -130,12 +124,12 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
 #pragma GCC unroll 8
       for (int t = 0; t < N; t++) {
         LC_IN_ORDER(N);
-        sum[t] = dot16<KIND>(w, q[t] + b * BLOCK, halves[t][b].times[0]);
+        sum[t] = dot16<KIND>(w, x[t][b].q, x[t][b].times[0]);
         if (KIND == W6)
 #pragma GCC unroll 2
           for (int h = 0; h < 2; h++) {
-            const __m256i a = _mm256_sub_epi32(sum[t].half[h], _mm256_set1_epi32(32 * halves[t][b].sum[0]));
-            const __m256 d = _mm256_mul_ps(halves8(scales + 16 * h), _mm256_set1_ps(dx[t][b]));
+            const __m256i a = _mm256_sub_epi32(sum[t].half[h], _mm256_set1_epi32(32 * x[t][b].sum[0]));
+            const __m256 d = _mm256_mul_ps(halves8(scales + 16 * h), _mm256_set1_ps(x[t][b].d));
             y[t][h] = _mm256_add_ps(y[t][h], _mm256_mul_ps(_mm256_cvtepi32_ps(a), d));
           }
       }
@@ -144,7 +138,7 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
 #pragma GCC unroll 8
       for (int t = 0; t < N; t++) {
         LC_IN_ORDER(N);
-        const Sums last = dot16<KIND>(w, q[t] + b * BLOCK + 16, halves[t][b].times[1]);
+        const Sums last = dot16<KIND>(w, x[t][b].q + 16, x[t][b].times[1]);
         if (KIND == W6) sum[t] = last;
         else
           sum[t] = {{_mm256_add_epi32(sum[t].half[0], last.half[0]), _mm256_add_epi32(sum[t].half[1], last.half[1])}};
@@ -160,15 +154,15 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
     }
 #pragma GCC unroll 8
     for (int t = 0; t < N; t++) {
-      const __m256 by = _mm256_set1_ps(dx[t][b]);
-      const int32_t* whole = halves[t][b].sum;
+      const __m256 by = _mm256_set1_ps(x[t][b].d);
+      const int32_t* whole = x[t][b].sum;
       const __m256i less = _mm256_set1_epi32(KIND == W6 ? zero * whole[1] : zero * (whole[0] + whole[1]));
 #pragma GCC unroll 2
       for (int h = 0; h < 2; h++) {
         __m256i a = sum[t].half[h];
         if (zero) a = _mm256_sub_epi32(a, less);
         y[t][h] = _mm256_add_ps(y[t][h], _mm256_mul_ps(_mm256_cvtepi32_ps(a), _mm256_mul_ps(d[h], by)));
-        if (Traits<KIND>::offset) y[t][h] = _mm256_add_ps(y[t][h], _mm256_mul_ps(m[h], _mm256_set1_ps(s[t][b])));
+        if (Traits<KIND>::offset) y[t][h] = _mm256_add_ps(y[t][h], _mm256_mul_ps(m[h], _mm256_set1_ps(x[t][b].s)));
       }
     }
   }

@@ -46,47 +46,44 @@ template <int KIND> struct BlockRows {
     return _mm512_set1_epi32(x);
   }
   // y += the block's part of 16 rows
-  void add(const int8_t* q, const Halves& halves, float dx, float s, const uint8_t* scales, __m512& y) const {
+  void add(const RowBlock& x, const uint8_t* scales, __m512& y) const {
     const int zero = KIND == W8 ? 128 : (int)Traits<KIND>::zero;
-    const __m512 d = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)scales)), _mm512_set1_ps(dx));
+    const __m512 d = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)scales)), _mm512_set1_ps(x.d));
     __m512i a = _mm512_setzero_si512(), b = a;
-    for (int i = 0; i < 4; i++) a = _mm512_dpbusd_epi32(a, w[i], four(q + 4 * i));
-    for (int i = 4; i < 8; i++) b = _mm512_dpbusd_epi32(b, w[i], four(q + 4 * i));
-    a = _mm512_sllv_epi32(a, _mm512_set1_epi32(halves.shift[0]));
-    b = _mm512_sllv_epi32(b, _mm512_set1_epi32(halves.shift[1]));
+    for (int i = 0; i < 4; i++) a = _mm512_dpbusd_epi32(a, w[i], four(x.q + 4 * i));
+    for (int i = 4; i < 8; i++) b = _mm512_dpbusd_epi32(b, w[i], four(x.q + 4 * i));
+    a = _mm512_sllv_epi32(a, _mm512_set1_epi32(x.shift[0]));
+    b = _mm512_sllv_epi32(b, _mm512_set1_epi32(x.shift[1]));
     if (KIND == W6) {
-      const __m512 d1 = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(scales + 32))), _mm512_set1_ps(dx));
-      a = _mm512_sub_epi32(a, _mm512_set1_epi32(zero * halves.sum[0]));
-      b = _mm512_sub_epi32(b, _mm512_set1_epi32(zero * halves.sum[1]));
+      const __m512 d1 = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(scales + 32))), _mm512_set1_ps(x.d));
+      a = _mm512_sub_epi32(a, _mm512_set1_epi32(zero * x.sum[0]));
+      b = _mm512_sub_epi32(b, _mm512_set1_epi32(zero * x.sum[1]));
       y = _mm512_add_ps(y, _mm512_mul_ps(_mm512_cvtepi32_ps(a), d));
       y = _mm512_add_ps(y, _mm512_mul_ps(_mm512_cvtepi32_ps(b), d1));
       return;
     }
     a = _mm512_add_epi32(a, b);
-    if (zero) a = _mm512_sub_epi32(a, _mm512_set1_epi32(zero * (halves.sum[0] + halves.sum[1])));
+    if (zero) a = _mm512_sub_epi32(a, _mm512_set1_epi32(zero * (x.sum[0] + x.sum[1])));
     y = _mm512_add_ps(y, _mm512_mul_ps(_mm512_cvtepi32_ps(a), d));
     if (Traits<KIND>::offset) {
       const __m512 m = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(scales + 32)));
-      y = _mm512_add_ps(y, _mm512_mul_ps(m, _mm512_set1_ps(s)));
+      y = _mm512_add_ps(y, _mm512_mul_ps(m, _mm512_set1_ps(x.s)));
     }
   }
 };
 
 template <int KIND, int N>
 static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, const int64_t* rows, float* out) {
-  const int8_t* q[N];
-  int64_t at[N];
+  const RowBlock* x[N];
   __m512 y[N];
   for (int t = 0; t < N; t++) {
-    at[t] = rows[t] * blocks;
-    q[t] = act.q + at[t] * BLOCK;
+    x[t] = act.blocks + rows[t] * blocks;
     y[t] = _mm512_setzero_ps();
   }
   for (int64_t b = 0; b < blocks; b++, panel += BLOCK_BYTES[KIND]) {
     BlockRows<KIND> w;
     w.load(panel);
-    for (int t = 0; t < N; t++)
-      w.add(q[t] + b * BLOCK, act.halves[at[t] + b], act.d[at[t] + b], act.s[at[t] + b], panel + Traits<KIND>::weights, y[t]);
+    for (int t = 0; t < N; t++) w.add(x[t][b], panel + Traits<KIND>::weights, y[t]);
   }
   for (int t = 0; t < N; t++) _mm512_storeu_ps(out + t * PANEL, y[t]);
 }

@@ -52,23 +52,23 @@ template <int KIND> struct BlockRows {
     return vdotq_laneq_s32(a, w[7], x, 3);
   }
   static float32x4_t halves(const uint8_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t*)p))); }
-  void add(const int8_t* q, const Halves& halves, float dx, float s, const uint8_t* scales, float32x4_t& y) const {
+  void add(const RowBlock& x, const uint8_t* scales, float32x4_t& y) const {
     const int zero = Traits<KIND>::zero;
-    const float32x4_t d = vmulq_f32(halves(scales), vdupq_n_f32(dx));
-    int32x4_t a = vshlq_s32(first(vld1q_s8(q)), vdupq_n_s32(halves.shift[0]));
-    int32x4_t b = vshlq_s32(last(vld1q_s8(q + 16)), vdupq_n_s32(halves.shift[1]));
+    const float32x4_t d = vmulq_f32(halves(scales), vdupq_n_f32(x.d));
+    int32x4_t a = vshlq_s32(first(vld1q_s8(x.q)), vdupq_n_s32(x.shift[0]));
+    int32x4_t b = vshlq_s32(last(vld1q_s8(x.q + 16)), vdupq_n_s32(x.shift[1]));
     if (KIND == W6) {
-      const float32x4_t d1 = vmulq_f32(halves(scales + 32), vdupq_n_f32(dx));
-      a = vsubq_s32(a, vdupq_n_s32(zero * halves.sum[0]));
-      b = vsubq_s32(b, vdupq_n_s32(zero * halves.sum[1]));
+      const float32x4_t d1 = vmulq_f32(halves(scales + 32), vdupq_n_f32(x.d));
+      a = vsubq_s32(a, vdupq_n_s32(zero * x.sum[0]));
+      b = vsubq_s32(b, vdupq_n_s32(zero * x.sum[1]));
       y = vaddq_f32(y, vmulq_f32(vcvtq_f32_s32(a), d));
       y = vaddq_f32(y, vmulq_f32(vcvtq_f32_s32(b), d1));
       return;
     }
     a = vaddq_s32(a, b);
-    if (zero) a = vsubq_s32(a, vdupq_n_s32(zero * (halves.sum[0] + halves.sum[1])));
+    if (zero) a = vsubq_s32(a, vdupq_n_s32(zero * (x.sum[0] + x.sum[1])));
     y = vaddq_f32(y, vmulq_f32(vcvtq_f32_s32(a), d));
-    if (Traits<KIND>::offset) y = vaddq_f32(y, vmulq_f32(halves(scales + 32), vdupq_n_f32(s)));
+    if (Traits<KIND>::offset) y = vaddq_f32(y, vmulq_f32(halves(scales + 32), vdupq_n_f32(x.s)));
   }
 };
 
@@ -81,10 +81,7 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
     for (int c = 0; c < 4; c++) {
       BlockRows<KIND> w;
       w.load(panel + 16 * c);
-      for (int t = 0; t < N; t++) {
-        const int64_t at = rows[t] * blocks + b;
-        w.add(act.q + at * BLOCK, act.halves[at], act.d[at], act.s[at], panel + Traits<KIND>::weights + 8 * c, y[c][t]);
-      }
+      for (int t = 0; t < N; t++) w.add(act.blocks[rows[t] * blocks + b], panel + Traits<KIND>::weights + 8 * c, y[c][t]);
     }
   }
   for (int t = 0; t < N; t++)

@@ -99,25 +99,23 @@ static void tile_product(const uint8_t* panel, int64_t blocks, const Act& act, c
     for (int c = 0; c < 4; c++) y[t][c] = (Floats){0, 0, 0, 0};
   for (int64_t b = 0; b < blocks; b++, panel += BLOCK_BYTES[KIND]) {
     SpreadRow x[N];
-    for (int t = 0; t < N; t++) spread_row(act.q + (rows[t] * blocks + b) * BLOCK, x[t]);
+    for (int t = 0; t < N; t++) spread_row(act.blocks[rows[t] * blocks + b].q, x[t]);
     for (int c = 0; c < 4; c++) {
       BlockRows<KIND> w;
       w.load(panel + 16 * c);
       const uint8_t* scales = panel + Traits<KIND>::weights + 8 * c;
       const Floats d = scales4(scales), m = Traits<KIND>::offset || KIND == W6 ? scales4(scales + 32) : d;
       for (int t = 0; t < N; t++) {
-        const int64_t at = rows[t] * blocks + b;
-        const Halves& halves = act.halves[at];
-        const float dx = act.d[at], s = act.s[at];
-        const Ints first = (w.half(x[t], 0) << halves.shift[0]) - zero * halves.sum[0];
-        const Ints last = (w.half(x[t], 1) << halves.shift[1]) - zero * halves.sum[1];
+        const RowBlock& row = act.blocks[rows[t] * blocks + b];
+        const Ints first = (w.half(x[t], 0) << row.shift[0]) - zero * row.sum[0];
+        const Ints last = (w.half(x[t], 1) << row.shift[1]) - zero * row.sum[1];
         if (KIND == W6) {
-          y[t][c] = y[t][c] + __builtin_convertvector(first, Floats) * (d * dx);
-          y[t][c] = y[t][c] + __builtin_convertvector(last, Floats) * (m * dx);
+          y[t][c] = y[t][c] + __builtin_convertvector(first, Floats) * (d * row.d);
+          y[t][c] = y[t][c] + __builtin_convertvector(last, Floats) * (m * row.d);
           continue;
         }
-        y[t][c] = y[t][c] + __builtin_convertvector(first + last, Floats) * (d * dx);
-        if (Traits<KIND>::offset) y[t][c] = y[t][c] + m * s;
+        y[t][c] = y[t][c] + __builtin_convertvector(first + last, Floats) * (d * row.d);
+        if (Traits<KIND>::offset) y[t][c] = y[t][c] + m * row.s;
       }
     }
   }

@@ -17,9 +17,7 @@ constexpr int64_t LARGEST = 512 + 64;  // bytes of a block
 struct Case {
   alignas(64) uint8_t weights[2][PANELS * BLOCKS * LARGEST];
   float x[T * COLUMNS], norm[COLUMNS];
-  int8_t q[T * BLOCKS * BLOCK];
-  float d[T * BLOCKS], s[T * BLOCKS];
-  Halves halves[T * BLOCKS];
+  RowBlock blocks[T * BLOCKS];
   float out[T * INNER];
   uint32_t random;
   const Operation* operation;
@@ -60,7 +58,7 @@ void compute(Case& c, int64_t kind, const Operation& operation) {
   matrix.columns = COLUMNS;
   matrix.parts = 2;
   for (int i = 0; i < 2; i++) matrix.part[i] = {kind, INNER, i * INNER, c.weights[i]};
-  Act act = {T, COLUMNS, c.q, c.d, c.s, c.halves};
+  Act act = {T, COLUMNS, c.blocks};
   FfnUpArgs arguments = {c.x, c.norm, 1e-5, &matrix, c.out, &act};
   Instruction instruction = {};
   memcpy(instruction.word, &arguments, sizeof(arguments));

@@ -38,11 +38,7 @@ static void each_panel(const Matrix& w, const Act& act, int64_t rows, Team& team
   for (int64_t from = 0; from < rows; from += some) {
     const int64_t n = rows - from < some ? rows - from : some;
     Act window = act;
-    const int64_t skipped = from * blocks_of(w.columns);
-    window.q += skipped * BLOCK;
-    window.d += skipped;
-    window.s += skipped;
-    window.halves += skipped;
+    window.blocks += from * blocks_of(w.columns);
     int64_t at = 0;
     for (int64_t p = 0; p < w.parts; p++) {
       const Part& part = w.part[p];
@@ -128,11 +124,7 @@ static void ffn_up(const FfnUpArgs& a, Team& team) {
   for (int64_t from = 0; from < rows; from += some) {
     const int64_t n = rows - from < some ? rows - from : some;
     Act window = *a.act;
-    const int64_t skipped = from * blocks_of(w.columns);
-    window.q += skipped * BLOCK;
-    window.d += skipped;
-    window.s += skipped;
-    window.halves += skipped;
+    window.blocks += from * blocks_of(w.columns);
     for (int64_t p = begin; p < end; p++) {
       panel_product(gate.kind, gate.data + p * gate_bytes, w.columns, window, nullptr, n, g);
       panel_product(up.kind, up.data + p * up_bytes, w.columns, window, nullptr, n, u);

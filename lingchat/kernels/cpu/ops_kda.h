@@ -168,10 +168,7 @@ static void kda_second(const Matrix& weight, const float* in, int64_t in_stride,
   Act act;
   act.capacity = KDA_ROWS;
   act.columns = weight.columns;
-  act.d = (float*)room;
-  act.s = act.d + KDA_ROWS * blocks;
-  act.halves = (Halves*)(act.s + KDA_ROWS * blocks);
-  act.q = (int8_t*)(act.halves + KDA_ROWS * blocks);
+  act.blocks = (RowBlock*)room;
   for (int64_t first = 0; begin < end && first < rows; first += KDA_ROWS) {
     const int64_t some = rows - first < KDA_ROWS ? rows - first : KDA_ROWS;
     const float* x = in + first * in_stride;

@@ -36,8 +36,7 @@ static inline int32_t doublings(float some, float most) {
   return n < 0 ? 0 : n < 6 ? n : 6;
 }
 
-// 32 values -> block `at` of `act`, counted from its first row's first.
-static inline void quantize_block(const float* x, Act& act, int64_t at) {
+static inline void quantize_block(const float* x, RowBlock& out) {
   V8 a = load8(x), b = load8(x + 8), c = load8(x + 16), d = load8(x + 24);
   const float first = largest8(max8(abs8(a), abs8(b))), last = largest8(max8(abs8(c), abs8(d)));
   const float largest = first > last ? first : last;
@@ -48,30 +47,27 @@ static inline void quantize_block(const float* x, Act& act, int64_t at) {
   b = round8(b * one);
   c = round8(c * two);
   d = round8(d * two);
-  int8_t* q = act.q + at * BLOCK;
-  store_int8s8(q, a);
-  store_int8s8(q + 8, b);
-  store_int8s8(q + 16, c);
-  store_int8s8(q + 24, d);
+  store_int8s8(out.q, a);
+  store_int8s8(out.q + 8, b);
+  store_int8s8(out.q + 16, c);
+  store_int8s8(out.q + 24, d);
   const int32_t sum[2] = {(int32_t)sum8(a + b), (int32_t)sum8(c + d)};  // whole numbers: exact
   const int32_t finest = finer[0] > finer[1] ? finer[0] : finer[1];
-  const float scale = largest / 127.0f / (float)(1 << finest);
-  Halves& halves = act.halves[at];
   for (int h = 0; h < 2; h++) {
     const int32_t shift = finest - finer[h];
-    halves.sum[h] = sum[h] * (1 << shift);
-    halves.shift[h] = shift;
-    halves.times[h] = 0x10001 << shift;
+    out.sum[h] = sum[h] * (1 << shift);
+    out.shift[h] = shift;
+    out.times[h] = 0x10001 << shift;
   }
-  act.d[at] = scale;
-  act.s[at] = scale * (float)(halves.sum[0] + halves.sum[1]);
+  out.d = largest / 127.0f / (float)(1 << finest);
+  out.s = out.d * (float)(out.sum[0] + out.sum[1]);
 }
 
 // Blocks [begin, end) of a row of `columns` values: x, or x * scale * weight where there is a weight.
 static void quantize_row_scaled(const float* x, float scale, const float* weight, int64_t columns, Act& act, int64_t row,
                                 int64_t begin, int64_t end) {
   const V8 factor = all8(scale);
-  const int64_t first = row * blocks_of(columns);
+  RowBlock* out = act.blocks + row * blocks_of(columns);
   for (int64_t b = begin; b < end; b++) {
     const int64_t left = columns - b * BLOCK;
     float in[BLOCK] = {0}, by[BLOCK] = {0};
@@ -89,7 +85,7 @@ static void quantize_row_scaled(const float* x, float scale, const float* weight
       for (int i = 0; i < BLOCK; i += 8) store8(in + i, (load8(values + i) * factor) * load8(weights + i));
       values = in;
     }
-    quantize_block(values, act, first + b);
+    quantize_block(values, out[b]);
   }
 }
 

@@ -17,7 +17,7 @@ SEGMENT = 64  # positions whose attention is one partial sum
 PARTIAL_ROWS = 4  # rows up to which attention is split over segments, too
 MAX_PARTS = 8
 WORDS = 30
-HALVES_BYTES = 24  # of what is known of the two halves of a block of activations
+ROW_BLOCK_BYTES = 64  # of BLOCK quantised activations with all that belongs to them
 
 # Kinds of packed weights
 W8, W4Z, W4M, W5Z, W5M, W6, F32, F16 = range(8)
@@ -52,7 +52,7 @@ class Stack(ctypes.Structure):
 
 
 class Act(ctypes.Structure):
-    _fields_ = [*_all(c_int64, "capacity columns"), *_all(c_void_p, "q d s halves")]
+    _fields_ = [*_all(c_int64, "capacity columns"), *_all(c_void_p, "blocks")]
 
 
 class Rows(ctypes.Structure):

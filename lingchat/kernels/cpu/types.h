@@ -62,20 +62,17 @@ struct Stack {         // E matrices [rows, columns] of one kind, `stride` bytes
 // x ~ d * 2^shift * q, q in -127..127. A half's scale is d * 2^shift = 2^-e * max|x of the block| / 127 with the largest
 // whole e, 6 at most, that no value of the half exceeds; d is that of the finer half. A value that stands out makes only
 // 16 columns coarse, and integer sums stay whole: the shift costs the dot product one multiplication.
-struct Halves {
+struct RowBlock {    // 64 bytes: all that a product reads of a block lies in one line of the cache, behind one pointer
+  int8_t q[BLOCK];   // 0 beyond the last column
+  float d, s;        // s = d * (sum 0 + sum 1)
   int32_t sum[2];    // 2^shift * the half's sum of q
   int32_t shift[2];  // 0..6, one of them 0
   int32_t times[2];  // 2^shift as two int16 side by side
 };
 
-// Row r has blocks = blocks_of(columns of the operation at hand), at most blocks_of(`columns`): q[r * blocks * 32 + k],
-// d[r * blocks + b] and so on; `s` = d * (sum 0 + sum 1). Columns beyond K are 0.
-struct Act {
+struct Act {           // rows of up to `columns` columns
   int64_t capacity, columns;
-  int8_t* q;
-  float* d;
-  float* s;
-  Halves* halves;
+  RowBlock* blocks;    // row r's begin at r * blocks_of(columns of the operation at hand); 64-byte aligned
 };
 
 // A piece of memory whose place may change: a KDA state that a commit exchanges for a staged one.

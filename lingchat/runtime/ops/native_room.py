@@ -35,18 +35,10 @@ class QuantisedRows:
         if rows <= self.struct.capacity:
             return
         blocks = (rows + _SPARE) * -(-self._columns // structs.BLOCK)
-        memory = Memory(self._native, blocks * quantised_bytes(structs.BLOCK))
-        at = memory.address
-        for name, each in (("q", structs.BLOCK), ("halves", structs.HALVES_BYTES), ("d", 4), ("s", 4)):
-            setattr(self.struct, name, at)
-            at += blocks * each
+        memory = Memory(self._native, blocks * structs.ROW_BLOCK_BYTES)
+        self.struct.blocks = memory.address
         self.struct.capacity = rows
         self._memory = memory
-
-
-def quantised_bytes(columns: int) -> int:
-    """Bytes of a quantised row."""
-    return -(-columns // structs.BLOCK) * (structs.BLOCK + structs.HALVES_BYTES + 8)
 
 
 class Room:

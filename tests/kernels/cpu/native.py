@@ -105,11 +105,23 @@ def run_all(
 def act(columns: int, capacity: int) -> structs.Act:
     """Room for `capacity` quantised rows of up to `columns` columns, filled with what must not matter."""
     blocks = -(-columns // structs.BLOCK)
-    q = torch.full((capacity, blocks * structs.BLOCK), 77, dtype=torch.int8)
-    d = torch.full((capacity, blocks), float("nan"))
-    s = torch.full((capacity, blocks), float("nan"))
-    halves = torch.full((capacity, blocks, 6), 1 << 30, dtype=torch.int32)
-    return keep(structs.Act(capacity, columns, *map(address, (q, d, s, halves))), q, d, s, halves)
+    rows = aligned(torch.full((capacity * blocks * structs.ROW_BLOCK_BYTES,), 0x7F, dtype=torch.uint8))
+    return keep(structs.Act(capacity, columns, address(rows)), rows)
+
+
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    """Rows as their quantisation stands for them, fp64: 32 columns have the scale of the largest magnitude / 127, which
+    each 16 of them halve as often as all of them allow, 6 times at most."""
+    k = x.shape[-1]
+    blocks = torch.nn.functional.pad(x, (0, -k % 32)).view(*x.shape[:-1], -1, 2, 16)
+    own = blocks.abs().amax(-1, keepdim=True)
+    largest = own.amax(-2, keepdim=True)
+    times = torch.ones_like(own)
+    for _ in range(6):
+        times = torch.where(2 * times * own <= largest, 2 * times, times)
+    q = torch.where(largest > 0, blocks * (127 / largest * times), 0).round()
+    assert q.abs().max() <= 127
+    return (q.double() * (largest / 127 / times).double()).flatten(-3)[..., :k]
 
 
 def keep(struct: Any, *what: Any) -> Any:
@@ -195,7 +207,7 @@ def w8_stack(weights: torch.Tensor) -> tuple[structs.Stack, torch.Tensor]:
     experts, n, k = weights.shape
     size = -(-n // structs.PANEL) * structs.panel_bytes(structs.W8, k)
     packed = aligned(
-        torch.stack([torch.frombuffer(ctypes.string_at(m.part[0].data, size), dtype=torch.uint8) for m, _ in made])
+        torch.stack([torch.frombuffer(bytearray(ctypes.string_at(m.part[0].data, size)), dtype=torch.uint8) for m, _ in made])
     )
     stack = structs.Stack(experts, n, k, structs.W8, size, packed.data_ptr())
     return keep(stack, packed), torch.stack([values[0] for _, values in made])

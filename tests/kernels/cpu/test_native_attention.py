@@ -9,9 +9,9 @@ import torch
 from kernels.cpu import native
 
 from lingchat.kernels import attention as attn
+from lingchat.kernels import norm
 from lingchat.kernels.cpu import structs
-from lingchat.runtime.ops import torch_mixers
-from lingchat.runtime.ops.protocol import AttentionShape, KVCache, Rotation
+from lingchat.runtime.ops.protocol import AttentionShape, Rotation
 
 NAN = float("nan")
 
@@ -47,27 +47,45 @@ def layer(heads: int, groups: int, dim: int, turned: int = -1, adjacent: bool = 
 
 
 class Cache:
-    """fp16 keys and values of `start` positions; beyond them NaN."""
+    """Keys of up to 2047 and values of up to 127 with scales, as ops_attention.h has them, of `start` positions; beyond
+    them what must not matter."""
 
     def __init__(self, of: Layer, start: int, capacity: int, seed: int = 0) -> None:
         torch.manual_seed(seed)
-        size = of.shape.kv_heads, capacity, of.shape.head_dim
-        self.start, self.capacity = start, capacity
-        keys, values = torch.randn(size).half(), torch.randn(size).half()
-        keys[:, start:] = values[:, start:] = NAN
-        self.values = values
-        self.packed = keys.view(size[0], capacity // 16, 16, size[2]).transpose(2, 3).contiguous()
+        groups, size = of.shape.kv_heads, of.shape.head_dim
+        self.start, self.capacity, self.size = start, capacity, size
+        self.scales = torch.cat((torch.rand(1, groups, capacity) / 700, torch.rand(1, groups, capacity) / 40))
+        self.whole_keys = torch.randint(-2047, 2048, (groups, capacity, size), dtype=torch.int16)
+        values = torch.zeros(groups, capacity, structs.whole_panels(size), dtype=torch.int8)
+        values[:, :, :size] = torch.randint(-127, 128, (groups, capacity, size))
+        self.whole_values = values
+        self.scales[:, :, start:] = NAN
+        self.packed_keys, self.packed_values = self._keys(), self._values()
+
+    def _keys(self) -> torch.Tensor:
+        groups = self.whole_keys.shape[0]
+        panels = self.whole_keys.view(groups, self.capacity // 16, 16, self.size // 2, 2)
+        return panels.transpose(2, 3).contiguous()
+
+    def _values(self) -> torch.Tensor:
+        groups, _, wide = self.whole_values.shape
+        return self.whole_values.view(groups, self.capacity // 2, 2, wide).transpose(2, 3).contiguous()
 
     @property
     def keys(self) -> torch.Tensor:
-        return self.packed.transpose(2, 3).reshape(self.values.shape)
+        """fp32 [groups, capacity, D]: what the cache stands for."""
+        whole = self.packed_keys.transpose(2, 3).reshape(self.whole_keys.shape)
+        return whole * self.scales[0][:, :, None]
 
-    def twin(self) -> KVCache:
-        return KVCache(self.keys.clone(), self.values.clone())
+    @property
+    def values(self) -> torch.Tensor:
+        whole = self.packed_values.transpose(2, 3).reshape(self.whole_values.shape)[:, :, : self.size]
+        return whole * self.scales[1][:, :, None]
 
     def clone(self) -> Cache:
         made = object.__new__(Cache)
-        made.__dict__ = {**self.__dict__, "values": self.values.clone(), "packed": self.packed.clone()}
+        copied = {name: value.clone() for name, value in self.__dict__.items() if isinstance(value, torch.Tensor)}
+        made.__dict__ = {**self.__dict__, **copied}
         return made
 
 
@@ -83,7 +101,7 @@ def passed(of: Layer, cache: Cache, qkv: torch.Tensor, isa: str = "", threads: i
     native.run(
         "attention",
         *(qkv.clone(), of.q_norm, of.k_norm, shape.eps, shape.heads, shape.kv_heads, shape.head_dim),
-        *(cache.packed, cache.values, cache.capacity, placed, out, partial),
+        *(cache.packed_keys, cache.packed_values, cache.scales, cache.capacity, placed, out, partial),
         rows=rows,
         isa=isa,
         threads=threads,
@@ -91,12 +109,35 @@ def passed(of: Layer, cache: Cache, qkv: torch.Tensor, isa: str = "", threads: i
     return out
 
 
-def twin(of: Layer, cache: KVCache, start: int, qkv: torch.Tensor) -> torch.Tensor:
-    positions = torch.arange(start, start + len(qkv))
-    table = of.table(start + len(qkv))
-    turned = None if table is None else table[start:]
-    rows = torch_mixers.Rows(positions.int(), positions, start, turned, of.shape.rotation.adjacent)
-    return torch_mixers.attention(qkv, of.q_norm, of.k_norm, of.shape, cache, rows)
+def twin(of: Layer, cache: Cache, start: int, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What attention of rounded queries gives over the cache as it stands after the pass; and the keys and values of the
+    rows, exactly."""
+    count, end, shape = len(qkv), start + len(qkv), of.shape
+    q, k, v = qkv.view(count, -1, shape.head_dim).split((shape.heads, shape.kv_heads, shape.kv_heads), dim=1)
+    if of.q_norm is not None:
+        q, k = norm.rms_norm(q, of.q_norm, shape.eps), norm.rms_norm(k, of.k_norm, shape.eps)
+    table = of.table(end)
+    if table is not None:
+        q, k = (attn.rotate(x, table[start:], shape.rotation.adjacent) for x in (q, k))
+    step = q.abs().amax(-1, keepdim=True) / 4095
+    q = torch.where(step > 0, (q / step).round() * step, 0)
+    attend = attn.attend_rows if count <= structs.MAX_WIDTH else attn.attend_chunk
+    return attend(q, cache.keys, cache.values, start), k.transpose(0, 1), v.transpose(0, 1)
+
+
+def assert_twin(of: Layer, cache: Cache, qkv: torch.Tensor, isa: str = "", near: float = 3e-4) -> None:
+    """A pass gives what the twin does but for 15 bits of weights, and rows to half a step."""
+    before, start, end = cache.clone(), cache.start, cache.start + len(qkv)
+    got = passed(of, cache, qkv, isa, threads=2)
+    want, keys, values = twin(of, cache, start, qkv)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=near)  # values are up to 3.2
+    for made, exact, most in ((cache.keys, keys, 2047), (cache.values, values, 127)):
+        step = exact.abs().amax(-1, keepdim=True) / most
+        assert ((made[:, start:end] - exact).abs() <= step * 0.501 + 1e-6).all()
+    # Nothing but the rows is touched.
+    for name in ("keys", "values"):
+        assert same(getattr(cache, name)[:, :start], getattr(before, name)[:, :start])
+        assert same(getattr(cache, name)[:, end:], getattr(before, name)[:, end:])
 
 
 def rows_of(of: Layer, count: int, seed: int = 1) -> torch.Tensor:
@@ -126,22 +167,14 @@ PLACES = [(1, 0), (1, 63), (1, 64), (2, 62), (3, 127), (4, 61), (5, 60), (16, 50
 @pytest.mark.parametrize(("rows", "start"), PLACES)
 def test_a_pass_is_its_twin(sizes: dict, rows: int, start: int, isa: str) -> None:
     of = layer(**sizes)
-    cache = Cache(of, start, (start + rows + 15) // 16 * 16)
-    other, qkv = cache.twin(), rows_of(of, rows)
-    want = twin(of, other, start, qkv)
-    torch.testing.assert_close(passed(of, cache, qkv, isa, threads=2), want, rtol=1e-4, atol=2e-5)
-    assert same(cache.values, other.values)  # and nothing beyond the rows is touched
-    assert same(cache.keys[:, :start], other.keys[:, :start])
-    torch.testing.assert_close(cache.keys, other.keys, rtol=2e-3, atol=1e-6, equal_nan=True)  # an angle's last bit
+    assert_twin(of, Cache(of, start, (start + rows + 15) // 16 * 16), rows_of(of, rows), isa)
 
 
 @pytest.mark.parametrize(("rows", "start"), [(1, 5000), (4, 4990), (7, 5000), (256, 4800)])
 def test_far_positions_are_their_twins(rows: int, start: int) -> None:
     of = layer(9, 3, 64)
-    cache = Cache(of, start, 5120)
-    qkv = rows_of(of, rows) * 2
-    want = twin(of, cache.twin(), start, qkv)
-    torch.testing.assert_close(passed(of, cache, qkv, threads=2), want, rtol=1e-4, atol=2e-5)
+    # Where rounding a query met a tie, it may have gone the other way.
+    assert_twin(of, Cache(of, start, 5120), rows_of(of, rows) * 2, near=2e-3)
 
 
 @pytest.mark.parametrize("sizes", LAYERS, ids=str)
@@ -175,7 +208,7 @@ def test_a_long_pass_is_its_rows_one_by_one(sizes: dict) -> None:
         for threads in (1, 2, 3, 7):
             whole = cache.clone()
             assert same(passed(of, whole, qkv, isa, threads), want)
-            assert same(whole.packed, single.packed) and same(whole.values, single.values)
+            assert same(whole.keys, single.keys) and same(whole.values, single.values)
     for rows in (17, 33):
         assert same(passed(of, cache.clone(), qkv[:rows], threads=2), want[:rows])
 
@@ -202,17 +235,21 @@ def test_flat_and_sharp_scores_are_the_twins(sharp: float, isa: str) -> None:
         cache = Cache(of, 300, 320)
         qkv = rows_of(of, rows)
         qkv[:, : of.shape.heads * of.shape.head_dim] *= sharp
-        want = twin(of, cache.twin(), 300, qkv)
-        torch.testing.assert_close(passed(of, cache, qkv, isa), want, rtol=2e-3, atol=2e-4)
+        got = passed(of, cache, qkv, isa)
+        # A query of 3000 times the size has scores whose last bit is worth a whole power of e.
+        close = 2e-3 if sharp <= 30 else 0.2
+        torch.testing.assert_close(got, twin(of, cache, 300, qkv)[0], rtol=close, atol=close)
 
 
 def test_a_segment_that_weighs_nothing_beside_another_adds_nothing(isa: str) -> None:
     of = layer(1, 1, 8, turned=0)
     for rows in (1, 5):
         cache = Cache(of, 128, 144)
-        cache.packed[:] = 0
-        cache.packed[:, 5, 0, 3] = 100  # position 83
+        cache.packed_keys[:] = 0
+        cache.packed_keys[:, 5, 0, 3] = 2000  # position 83
+        cache.scales[0] = 0.05
         qkv = torch.zeros(rows, of.width)
         qkv[:, 0] = 1000
         out = passed(of, cache, qkv, isa)
-        assert torch.equal(out, cache.values[0, 83].float().expand(rows, -1))
+        # One weight of 1 in its segment, as a whole number and back.
+        torch.testing.assert_close(out, cache.values[0, 83].expand(rows, -1), rtol=1e-6, atol=0)

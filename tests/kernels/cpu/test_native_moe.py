@@ -134,13 +134,6 @@ def block(
     return room, after
 
 
-def quantized(x: torch.Tensor) -> torch.Tensor:
-    """Rows as an integer product sees them, in blocks of 32."""
-    blocks = x.view(*x.shape[:-1], -1, 32)
-    d = blocks.abs().amax(-1, keepdim=True) / 127
-    return (torch.where(d > 0, blocks / d, 0).round() * d).view(x.shape)
-
-
 def experts(of: Layer) -> moe.Experts:
     return moe.Experts(*(moe.DenseStack(w, torch.float32) for w in (of.gate, of.up, of.down)))
 
@@ -222,12 +215,12 @@ def test_packed_experts_are_products_of_quantised_rows(rows: int, isa: str) -> N
     x = torch.randn(rows, WIDE.d) * 3
     room, after = block(of, x, isa, 2, (0.5, 0.4))
     ids, normed = room.ids.long(), room.normed
-    hidden = moe.experts_up(quantized(normed), ids, experts(of), 0.5)
+    hidden = moe.experts_up(native.rounded(normed).float(), ids, experts(of), 0.5)
     close(room.up.view_as(hidden), hidden, 1e-5)
     gate, up, down = of.shared
-    close(room.shared_up, swiglu_limited(normed @ gate.T, quantized(normed) @ up.T, 0.4), 1e-5)
-    routed = moe.experts_down(quantized(room.up).view_as(hidden), ids, room.weights, experts(of))
-    close(after, x + routed + quantized(room.shared_up) @ down.T, 1e-5)
+    close(room.shared_up, swiglu_limited(normed @ gate.T, native.rounded(normed).float() @ up.T, 0.4), 1e-5)
+    routed = moe.experts_down(native.rounded(room.up).float().view_as(hidden), ids, room.weights, experts(of))
+    close(after, x + routed + native.rounded(room.shared_up).float() @ down.T, 1e-5)
 
 
 @pytest.mark.parametrize(("sizes", "packed"), [(Sizes(), False), (ODD, False), (WIDE, True)], ids=str)

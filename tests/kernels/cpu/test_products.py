@@ -52,21 +52,6 @@ def inputs(t: int, k: int, seed: int = 0) -> torch.Tensor:
     return x
 
 
-def dequantized(x: torch.Tensor) -> torch.Tensor:
-    """Rows as their quantisation stands for them, fp64: 32 columns have the scale of the largest magnitude / 127, which
-    each 16 of them halve as often as all of them allow, 6 times at most."""
-    t, k = x.shape
-    blocks = torch.nn.functional.pad(x, (0, -k % 32)).view(t, -1, 2, 16)
-    own = blocks.abs().amax(-1, keepdim=True)
-    largest = own.amax(-2, keepdim=True)
-    times = torch.ones_like(own)
-    for _ in range(6):
-        times = torch.where(2 * times * own <= largest, 2 * times, times)
-    q = torch.where(largest > 0, blocks * (127 / largest * times), 0).round()
-    assert q.abs().max() <= 127
-    return (q.double() * (largest / 127 / times).double()).flatten(1)[:, :k]
-
-
 def project(x: torch.Tensor, matrix: structs.Matrix, *, isa: str = "", threads: int = 1) -> torch.Tensor:
     t, k = x.shape
     out = torch.full((t, matrix.rows), float("nan"))
@@ -76,8 +61,8 @@ def project(x: torch.Tensor, matrix: structs.Matrix, *, isa: str = "", threads: 
 
 def assert_near(got: torch.Tensor, x: torch.Tensor, w: torch.Tensor, offset: torch.Tensor | None = None) -> None:
     """`got` is the product of w and the quantised x but for roundings in fp32, and that of x itself but for 8 bits."""
-    exact = dequantized(x) @ w.double().T
-    size = dequantized(x).abs() @ w.double().abs().T + 1e-30
+    exact = native.rounded(x) @ w.double().T
+    size = native.rounded(x).abs() @ w.double().abs().T + 1e-30
     if offset is not None:
         exact = exact + offset.double()
         size = size + offset.double().abs()
