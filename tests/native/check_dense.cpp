@@ -15,19 +15,25 @@ using namespace lc;
 constexpr double EPS = 1e-5;
 
 struct Quantised {
-  std::vector<int> q;
+  std::vector<int> q;  // times 2^shift of its half block
   std::vector<float> d;
 };
 
 Quantised quantised(const float* x, int64_t columns) {
   Quantised out;
   for (int64_t k = 0; k < columns; k += BLOCK) {
-    const int64_t end = std::min(columns, k + BLOCK);
-    float largest = 0;
-    for (int64_t i = k; i < end; i++) largest = std::max(largest, fabsf(x[i]));
-    const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
-    for (int64_t i = k; i < end; i++) out.q.push_back((int)rintf(x[i] * inverse));
-    out.d.push_back(largest / 127.0f);
+    const int64_t end = std::min(columns, k + BLOCK), middle = k + BLOCK / 2;
+    float half[2] = {0, 0}, times[2] = {1, 1};
+    for (int64_t i = k; i < end; i++) half[i >= middle] = std::max(half[i >= middle], fabsf(x[i]));
+    const float largest = std::max(half[0], half[1]), inverse = largest > 0 ? 127.0f / largest : 0.0f;
+    for (int h = 0; h < 2; h++)
+      while (times[h] < 64 && half[h] * times[h] * 2 <= largest) times[h] *= 2;
+    const float finest = std::max(times[0], times[1]);
+    for (int64_t i = k; i < end; i++) {
+      const float own = times[i >= middle];
+      out.q.push_back((int)rintf(x[i] * (inverse * own)) * (int)(finest / own));
+    }
+    out.d.push_back(largest / 127.0f / finest);
   }
   return out;
 }
@@ -62,6 +68,7 @@ float* inputs(Arena& arena, Random& random, int64_t rows, int64_t columns) {
       if (r % 8 == 4) v = 0;
       if (r % 8 == 5 && k % BLOCK == 7) v = 1e4f;
       if (r % 8 == 6) v = k % 2 ? 2.0f : -2.0f;
+      if (r % 8 == 7) v *= ldexpf(1, (int)(k / 16 % 11));  // halves of a block far apart
     }
   }
   return x;
