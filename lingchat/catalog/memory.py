@@ -5,6 +5,7 @@ Knows the figures of the operating system and of a GPU's driver only.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import subprocess
@@ -40,6 +41,14 @@ def free_memory() -> int:
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = cgroup_free(_MEMBERSHIP, _GROUPS)
     return available if limit is None else min(available, limit)
+
+
+def give_back_freed() -> None:
+    """Have glibc return what was freed: reading a vocabulary leaves holes that weights do not fit into. Nothing
+    elsewhere."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 @cache

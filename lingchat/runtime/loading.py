@@ -14,7 +14,7 @@ from lingchat import events
 from lingchat.architectures.hybrid import Quantization
 from lingchat.architectures.plan import MemoryPlan, check_fits, plan, snapshot_places
 from lingchat.architectures.usual import CONTEXT, WIDTH, Place, usual_dtype
-from lingchat.catalog.memory import free_memory
+from lingchat.catalog.memory import free_memory, give_back_freed
 from lingchat.errors import UsageError
 from lingchat.events import AnyEvent, now_ns
 from lingchat.runtime.backends import find_native, open_ops
@@ -94,6 +94,8 @@ def load(path: Path, loading: Loading, emit: Emit) -> Loaded:
     threads = choose_threads(loading.threads)
     ops = open_ops(native, device, dtype, threads, fp32_gate=loading.fp32_gate)
     formats = load_formats(weights)
+    weights.forget_vocabulary()
+    give_back_freed()
     if formats.template.fallback:
         text = f"{loading.name or path.name} has no chat template; {formats.template.source} is used instead."
         emit(events.Warn(t_ns=now_ns(), code="template", message=text))

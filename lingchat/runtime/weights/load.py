@@ -47,6 +47,10 @@ class Weights:
         self._tensors = tensors
         self._files = files
 
+    def forget_vocabulary(self) -> None:
+        """Let the long lists of the metadata go: a tokenizer has what it needs of them."""
+        self.metadata = {key: value for key, value in self.metadata.items() if not isinstance(value, list)}
+
     def names(self) -> tuple[str, ...]:
         """The canonical names, in the order of the computation."""
         return tuple(self._tensors)

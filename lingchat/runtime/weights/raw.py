@@ -22,6 +22,9 @@ from lingchat.catalog.headers import TensorInfo
 from lingchat.errors import ModelFileError
 
 _TOO_LARGE = 88.0  # exp of more is no fp32
+# Linux maps so many bytes around a page that is touched when they are in its cache: pages of tensors that were let go
+# before come back with the first page of the next one.
+_FAULT_AROUND = 1 << 16
 _MADV_POPULATE_READ = 22  # Linux 5.14 and later; Python's mmap has no name for it
 
 
@@ -68,7 +71,9 @@ class MappedFile:
         if sys.platform == "linux" and length:
             # Whoever still has a part of the view, or of a page that a neighbour shares, only reads it from the file
             # again: the pages are clean. The map itself lives as long as a view.
-            weakref.finalize(view, self._map.madvise, mmap.MADV_DONTNEED, start, length).atexit = False
+            first = max(0, start - _FAULT_AROUND)
+            length = min(start + length + _FAULT_AROUND, len(self._map)) - first
+            weakref.finalize(view, self._map.madvise, mmap.MADV_DONTNEED, first, length).atexit = False
         return view
 
     def _populate(self, name: str, start: int, length: int) -> None:

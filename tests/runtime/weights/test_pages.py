@@ -84,14 +84,36 @@ for dtype in ("bf16", "int8", "native"):
 """
 
 
-def run(program: str, folder: Path) -> list[int]:
+# Prints how far loading a model raised the memory held at once, all that belongs to it included.
+LOADING = """
+import sys
+from pathlib import Path
+import lingchat.runtime.worker
+from lingchat.runtime.engine import Runtime
+from lingchat.runtime.loading import Loading
+
+def held(key):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(key))
+
+start = held("VmHWM")
+runtime = Runtime(Path(sys.argv[1]), Loading(threads=2))
+assert runtime.info.backend.startswith("native"), runtime.info.backend
+print(held("VmHWM") - start)
+runtime.formats.close()
+"""
+
+
+def run(program: str, folder: Path, **environment: str) -> list[int]:
     """The numbers that a process of its own prints."""
-    # glibc would raise the size from which freed memory goes back at once.
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
     command = [sys.executable, "-c", program, str(folder)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     assert result.returncode == 0, result.stderr
     return [int(word) for word in result.stdout.split()]
+
+
+# glibc would raise the size from which freed memory goes back at once.
+AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
 
 
 def write_shards(folder: Path) -> tuple[int, int]:
@@ -133,7 +155,7 @@ def _count(shape: tuple[int, ...]) -> int:
 
 def test_packing_holds_the_model_and_one_shard_at_most(tmp_path: Path) -> None:
     total, largest = write_shards(tmp_path / "m")
-    to_device, packed, in_place, left = run(PROGRAM, tmp_path / "m")
+    to_device, packed, in_place, left = run(PROGRAM, tmp_path / "m", **AT_ONCE)
     assert total > 2 * (largest + ALLOWANCE)
     assert to_device < largest + ALLOWANCE
     assert packed < total + largest + ALLOWANCE
@@ -144,11 +166,17 @@ def test_packing_holds_the_model_and_one_shard_at_most(tmp_path: Path) -> None:
 def test_building_a_model_holds_it_and_one_shard_at_most(tmp_path: Path) -> None:
     """The way of the engine: every block of the model packs its own tensors."""
     _, largest = write_shards(tmp_path / "m")
-    bf16, bf16_peak, int8, int8_peak, native, native_peak = run(BUILDING, tmp_path / "m")
+    bf16, bf16_peak, int8, int8_peak, native, native_peak = run(BUILDING, tmp_path / "m", **AT_ONCE)
     assert bf16 > 1.8 * native > 1.8 * int8 > 1.9 * (largest + ALLOWANCE)
     assert bf16_peak < bf16 + largest + ALLOWANCE
     assert int8_peak < int8 + largest + ALLOWANCE
     assert native_peak < native + largest + ALLOWANCE
+
+
+def test_the_default_model_takes_little_more_than_its_file(home_with_model: Path, default_model: Path) -> None:
+    """Packed weights, tokenizer, cache and workspace together, at their most: 1.3 times the file over an idle worker."""
+    (peak,) = run(LOADING, default_model)
+    assert peak <= 1.3 * default_model.stat().st_size
 
 
 def test_bytes_stay_readable_after_their_pages_went(tmp_path: Path) -> None:
