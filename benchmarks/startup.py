@@ -8,6 +8,8 @@ trace: each phase ends where the next begins, and together they are the whole. `
 engine's process is started: the interpreter and a few imports. `start engine` lasts until that process speaks; `find
 model`, `import`, `load`, ... are its own phases. Nothing is asked of the engine: what computes is what computes for a
 user, and `backend` says what that was.
+Beside it, in turns, llama.cpp by the xllamacpp wheel: a Python process that loads the same file and asks for one token of
+the same prompt, from its start to that token.
 `warm`: the same request with a scripted engine that answers at once: what `-p` itself costs when nothing is loaded.
 `python` is the bare interpreter, for comparison.
 
@@ -27,14 +29,17 @@ from typing import Any
 
 import msgspec
 from common import machine, save, spread
+from peers import MARK
 from terminal import COMMAND, Others, Terminal, environment, new_home, newest_trace
 
+from lingchat.catalog.models import resolve
 from lingchat.engines.script import Script, ScriptTurn
 from lingchat.events import AnyEvent, Engine, TurnFirst, TurnStart
 from lingchat.trace import Trace, read_trace
 
 PROMPT = "What is an ocean?"
 LIMITS = {"first_paint_ms": 400.0, "usable_ms": 1000.0}
+COLD_LIMIT_MS = 1000.0
 SPAWN_LIMIT_MS = 60.0  # until the engine's process is started
 WARM_LIMIT_MS = 150.0
 # The message of a `load` event, and what the time from it to the next event is called.
@@ -44,6 +49,21 @@ LOADING = {
     "packing weights": "load",
     "warming up": "warm up",
 }
+
+
+# argv: the file, the prompt. The library itself writes to standard output, too.
+LLAMA_CPP = f"""
+import sys, xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path = sys.argv[1]
+params.n_ctx = 4096
+params.n_parallel = 1
+params.verbosity = -1
+server = xllamacpp.Server(params)
+asked = dict(messages=[dict(role="user", content=sys.argv[2])], temperature=0, max_tokens=1)
+answer = server.handle_chat_completions(asked)
+print({MARK!r}, answer, flush=True)
+"""
 
 
 def screen(home: Path) -> dict[str, float]:
@@ -122,11 +142,24 @@ def _marks(event: AnyEvent) -> list[tuple[str, int]]:
     return []
 
 
+def llama_cpp(model: Path) -> float:
+    """One token by a process that has nothing yet; ms from its start."""
+    begin = time.perf_counter()
+    command = [sys.executable, "-c", LLAMA_CPP, str(model), PROMPT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(MARK.encode()):
+                return (time.perf_counter() - begin) * 1e3
+    raise RuntimeError("llama.cpp gave no answer")
+
+
 def cold(home: Path, backends: set[str]) -> dict[str, float]:
     """One run with a real load; what computed goes to `backends`."""
     reply = Reply(home)
     backends |= {event.backend for event in reply.trace if isinstance(event, Engine) and event.phase == "ready"}
-    return {"first_token": reply.first_ms, **phases(reply)}
+    found = {"first_token": reply.first_ms, **phases(reply)}
+    return {**found, "llama.cpp": llama_cpp(resolve(None, lambda progress: None).path)}
 
 
 def warm(home: Path) -> dict[str, float]:
@@ -173,7 +206,14 @@ def main() -> None:
         backends: set[str] = set()
         split = repeated(lambda home: cold(home, backends), found.repeats, model=True)
         split["front end"]["limit"] = SPAWN_LIMIT_MS
-        result["cold"] = {"first_token_ms": split.pop("first_token"), "phases_ms": split}
+        result["cold"] = {
+            "first_token_ms": split.pop("first_token") | {"limit": COLD_LIMIT_MS},
+            "llama_cpp_first_token_ms": split.pop("llama.cpp"),
+            "phases_ms": split,
+        }
+        result["cold"]["ratio_to_llama_cpp"] = (
+            result["cold"]["first_token_ms"]["median"] / result["cold"]["llama_cpp_first_token_ms"]["median"]
+        )
         result["cold"]["backend"] = " and ".join(sorted(backends))
     if "warm" in chosen:
         result["warm"] = repeated(warm, found.repeats, model=False)
@@ -184,7 +224,7 @@ def main() -> None:
         for name, figures in {**of, **of.get("phases_ms", {})}.items():
             if name == "backend":
                 print(f"{part:7} computed by {figures}")
-            elif "median" in figures:
+            elif isinstance(figures, dict) and "median" in figures:
                 print(f"{part:7} {name:26} {figures['median']:9.1f}  ({figures['min']:.1f}..{figures['max']:.1f})")
     result["others_percent_of_a_core"] = others.percent()
     save(found.name, result)
