@@ -84,6 +84,7 @@ def default_model(threads: int, repeats: int) -> dict[str, Any]:
         for kind, at in result["decode_ms_by_position"].items()
     }
     result["default_file_bytes"] = path.stat().st_size
+    result["ratios"]["peak_over_file"] = result["peers"]["native"]["peak_over_idle_bytes"] / path.stat().st_size
     return result
 
 

@@ -38,6 +38,7 @@ SINGLE: dict[str, tuple[tuple[str, float | None], ...]] = {
         ("qwen3-0.6b shape Q4_K.ratios.decode_ms_per_token.native", AtLeast(1.3)),
         ("peers.native.ready_s", 1.0),
         ("peers.native.peak_over_idle_bytes", None),
+        ("ratios.peak_over_file", 1.3),
         ("drafted_repeat_task.speedup", None),
         ("drafted_repeat_task.accept_len", None),
         *((f"share_of_read_roof.{kind}", None) for kind in ("llama.cpp", "native", "native plain", "torch int8")),

@@ -9,12 +9,12 @@ import make_models
 import torch
 from safetensors.torch import load_file, save_file
 
-CONTEXT = 16384  # of the dense one: thousands of rounds, however fast
+CONTEXT = 16384  # thousands of rounds, however fast
 
 
-def write_endless_dense(folder: Path) -> Path:
-    """A llama of one layer."""
-    make_models.write_hf(folder, "llama", layers=1, tied=False, context=CONTEXT)
+def write_endless_dense(folder: Path, *, layers: int = 1, context: int = CONTEXT) -> Path:
+    """A llama. More layers say the same, more slowly."""
+    make_models.write_hf(folder, "llama", layers=layers, tied=False, context=context)
     file = folder / "model.safetensors"
     values = load_file(file)
     _say(values, "model.embed_tokens.weight", make_models.tokens(), "Ċ")  # a newline ends the prompt

@@ -245,7 +245,7 @@ def test_drafting_leaves_the_text_as_it_is(
     monkeypatch.setattr(runtime, "_driver", EagerDriver(runtime._ops, runtime._rounds))  # it looks at the cursor
     drafted = ask(runtime, LONG, tokens=40, spec=7, temperature=temperature)
     assert drafted.ids == plain.ids
-    assert drafted.accepted > 20 and plain.accepted == 0
+    assert drafted.accepted > len(plain.ids) // 2 > 8 and plain.accepted == 0
     for a, b in zip(committed(runtime), state, strict=True):
         assert torch.equal(a, b)  # the same bits, not only the same text
 

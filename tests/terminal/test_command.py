@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from make_models import write_gguf
+from make_endless import write_endless_dense
 from terminal.emulated import Emulated
 
 from lingchat.session import Node, SessionStore
@@ -192,11 +192,9 @@ def test_in_tmux_it_types_pastes_resizes_and_leaves_the_pane_sane(
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+def model(native_library: None, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Many thin layers: it babbles for a second or more, so that it can be killed meanwhile."""
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_gguf(path, "llama", "Q8_0", context=4096, layers=24, seed=2)
-    return str(path)
+    return str(write_endless_dense(tmp_path_factory.mktemp("model") / "endless", layers=24, context=2560))
 
 
 def options(model: str) -> list[str]:

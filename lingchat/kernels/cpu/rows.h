@@ -59,7 +59,8 @@ static inline void quantize_block(const float* x, RowBlock& out) {
     out.shift[h] = shift;
     out.times[h] = 0x10001 << shift;
   }
-  out.d = largest / 127.0f / (float)(1 << finest);
+  static const float PARTS[7] = {1, 1 / 2.0f, 1 / 4.0f, 1 / 8.0f, 1 / 16.0f, 1 / 32.0f, 1 / 64.0f};
+  out.d = largest / 127.0f * PARTS[finest];
   out.s = out.d * (float)(out.sum[0] + out.sum[1]);
 }
 

@@ -8,8 +8,8 @@
 // over all its segments and merges each at once, in the same arithmetic: the same bits.
 //
 // Inner loops hold 16 lanes, of positions or of columns of values, for up to four queries in registers: an element of q
-// or a weight meets all 16, and there are no sums across lanes. Sums run in ascending order, over the dimensions of a
-// head, then over the positions of a segment. Values beyond a query's own position are not read.
+// or a weight meets all 16, and there are no sums across lanes. Sums of floats run in ascending order over the positions
+// of a segment, and values beyond a query's own position are not read; sums of whole numbers need no order.
 
 // ---------------------------------------------------------------- sixteen lanes
 

@@ -145,13 +145,24 @@ static inline void store_int16s8(int16_t* p, V8 a) { for (int i = 0; i < 8; i++)
 
 static inline V8 zero8() { return all8(0.0f); }
 
-// ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7))
+// sum8: ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)). largest8: of numbers; with one that is none, any.
+#if defined(LC_AVX2)
+static inline float sum8(V8 a) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+static inline float largest8(V8 a) {
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+#else
 static inline float sum8(V8 a) {
   float l[8];
   store8(l, a);
   return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
 }
-
 static inline float largest8(V8 a) {
   float l[8];
   store8(l, a);
@@ -159,6 +170,7 @@ static inline float largest8(V8 a) {
   for (int i = 1; i < 8; i++) m = l[i] > m ? l[i] : m;
   return m;
 }
+#endif
 
 // e^x within 2 ulp for x in -87..88; 0 below, e^88 above (Cephes' polynomial of degree 5 on |x| <= ln 2 / 2).
 static inline V8 exp8(V8 x) {

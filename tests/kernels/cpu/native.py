@@ -207,7 +207,9 @@ def w8_stack(weights: torch.Tensor) -> tuple[structs.Stack, torch.Tensor]:
     experts, n, k = weights.shape
     size = -(-n // structs.PANEL) * structs.panel_bytes(structs.W8, k)
     packed = aligned(
-        torch.stack([torch.frombuffer(bytearray(ctypes.string_at(m.part[0].data, size)), dtype=torch.uint8) for m, _ in made])
+        torch.stack(
+            [torch.frombuffer(bytearray(ctypes.string_at(m.part[0].data, size)), dtype=torch.uint8) for m, _ in made]
+        )
     )
     stack = structs.Stack(experts, n, k, structs.W8, size, packed.data_ptr())
     return keep(stack, packed), torch.stack([values[0] for _, values in made])
