@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from common import machine, read_bandwidth, save, spread
-from peers import REPEAT_TASK, Peer, alternate
+from peers import REPEAT_TASK, Peer, alternate, renewed
 from random_gguf import write_qwen3
 
 from lingchat.catalog.models import resolve
@@ -59,7 +59,7 @@ def default_model(threads: int, repeats: int) -> dict[str, Any]:
     draw = random.Random(7)
     prompts = {n: [draw.randrange(100, 49_000) for _ in range(n)] for n in (16, 50, NEAR, 512, FAR)}
     result: dict[str, Any] = {}
-    result["decode_ms_per_token"] = alternate(peers, repeats, "decode_ms", ids=prompts[16])
+    result["decode_ms_per_token"] = renewed(path, peers, threads, 2048, repeats, "decode_ms", ids=prompts[16])
     result["prefill_512_ms"] = alternate(peers, repeats, "prompt_ms", ids=prompts[512])
     result["ttft_50_ms"] = alternate(peers, repeats, "prompt_ms", ids=prompts[50])
     result["verify_ms"] = verify(peers["native"], prompts[NEAR], repeats)
@@ -116,7 +116,9 @@ def shape(path: Path, threads: int, repeats: int) -> dict[str, Any]:
     draw = random.Random(7)
     prompts = {n: [draw.randrange(300, 150_000) for _ in range(n)] for n in (16, 256)}
     result: dict[str, Any] = {"provenance": "random weights", "file_bytes": path.stat().st_size}
-    result["decode_ms_per_token"] = alternate(peers, repeats, "decode_ms", ids=prompts[16], tokens=24)
+    result["decode_ms_per_token"] = renewed(
+        path, peers, threads, 1024, repeats, "decode_ms", ids=prompts[16], tokens=24
+    )
     result["prefill_256_ms"] = alternate(peers, repeats, "prompt_ms", ids=prompts[256])
     result["ratios"] = {key: ratios(result[key]) for key in ("decode_ms_per_token", "prefill_256_ms")}
     result["peers"] = {kind: peer.facts for kind, peer in peers.items()}
