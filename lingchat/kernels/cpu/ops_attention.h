@@ -1,6 +1,6 @@
 // Causal grouped-query attention over cache rows of whole numbers.
 //
-//   key     12 bits and a sign's worth of int16 with a scale a row: k ~ scale * q, |q| <= 2047
+//   key     12 bits of an int16 with a scale a row: k ~ scale * q, |q| <= 2047
 //   value   int8 with a scale a row, |q| <= 127
 //   query   int16, |q| <= 4095; weights of a segment int16, |q| <= 32767
 // so that a score (up to 256 products) and a segment's weighted values (64 products) are exact in 32 bits: twice as many
@@ -20,6 +20,8 @@
 constexpr int64_t MOST_D = 256;
 constexpr int64_t DIRECT = 8;  // queries up to which bytes are widened as they are met
 constexpr float MOST_KEY = 2047.0f, MOST_QUERY = 4095.0f, MOST_VALUE = 127.0f, MOST_WEIGHT = 32767.0f;
+static_assert(MOST_D * (int64_t)MOST_KEY * (int64_t)MOST_QUERY < 1LL << 31, "a score overflows");
+static_assert(SEGMENT * (int64_t)MOST_VALUE * (int64_t)MOST_WEIGHT < 1LL << 31, "weighted values overflow");
 
 // x's first `dim` values by the angles whose cos and sin are turns [dim / 2][2]
 static inline void rotate(float* x, const float* turns, int64_t dim, int64_t adjacent) {
