@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 
 #include "cpus.h"
 #include "harness.h"
@@ -54,6 +55,25 @@ void barriers() {
       if (phases.seen[i] != (i < phases.count))
         return failed(name, "thread %d of %d came %d times", i, (int)phases.count, (int)phases.seen[i]);
     if (phases.wrong) return failed(name, "round %d: a thread passed a barrier alone", round);
+  }
+  lc_pool_free(pool);
+  watch(name, 0);
+  passed(name, 0);
+}
+
+void nothing(void*, Team&) {}
+
+// Runs that begin just when an idle thread goes to sleep: a wake that is missed then leaves the run waiting for ever.
+void sleepers() {
+  const std::string name = "pool sleepers";
+  if (!wanted(name)) return;
+  Pool* pool = lc_pool_new(2, 4096);
+  const auto spun = std::chrono::microseconds(70);  // an idle thread spins 75
+  watch(name, 120);
+  for (int run = 0; run < 60000; run++) {
+    run_on_pool(pool, nothing, nullptr);
+    const auto end = std::chrono::steady_clock::now() + spun + std::chrono::nanoseconds(run * 7919 % 12000);
+    while (std::chrono::steady_clock::now() < end) continue;
   }
   lc_pool_free(pool);
   watch(name, 0);
@@ -145,6 +165,7 @@ void stopping() {
 
 void pool() {
   barriers();
+  sleepers();
   callers();
   stopping();
 }

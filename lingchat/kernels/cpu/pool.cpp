@@ -102,7 +102,7 @@ struct Pool {
 namespace {
 
 void wake(Member& member) {
-  member.start.run.fetch_add(1);  // seq_cst, as the look at `sleeping` after it: one of the two sees the other
+  member.start.run.fetch_add(1);  // as `sleeping` in wait_for_run, then a look at the other: one of the two sees it
   if (!member.start.sleeping.load()) return;
   pthread_mutex_lock(&member.mutex);
   pthread_mutex_unlock(&member.mutex);  // it is past its look at `run`, or will look again
@@ -125,7 +125,9 @@ void wait_for_run(Member& member) {
     if (now >= end) break;
   }
   pthread_mutex_lock(&member.mutex);
-  member.start.sleeping.store(1);
+  // An exchange, not a store: emulators of arm64 on x86-64 let a look behind a store, seq_cst or not, pass it, and a
+  // thread would then sleep through its wake.
+  member.start.sleeping.exchange(1);
   while (member.start.run.load() == member.seen) pthread_cond_wait(&member.wake, &member.mutex);
   member.start.sleeping.store(0);
   pthread_mutex_unlock(&member.mutex);
